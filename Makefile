@@ -1,0 +1,36 @@
+# Every target uses the tools on PATH: activate your environment first.
+.DEFAULT_GOAL := help
+.PHONY: help install check format test test-all bench docs
+
+PYTHON ?= python
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+install: ## Install the package for development into the active environment, with pre-commit hooks
+	$(PYTHON) -m pip install --editable ".[dev,docs]"
+	pre-commit install
+
+check: ## Formatting, lint, types and layers; changes nothing
+	ruff format --check
+	ruff check
+	mypy
+	PYTHONPATH=src lint-imports --no-logo
+
+format: ## Format the code and apply safe lint fixes
+	ruff format
+	ruff check --fix
+
+test: ## Run the quick tests
+	$(PYTHON) -m pytest
+
+test-all: ## Run every test, also the slow ones and those that start real processes
+	$(PYTHON) -m pytest -m ""
+
+bench: ## List the performance measurements and how to run one
+	@found=$$(find benchmarks -name '*.py' -not -name '_*' 2>/dev/null | sort); \
+	if [ -z "$$found" ]; then echo "No measurements under benchmarks/ yet."; \
+	else echo "Run one with: $(PYTHON) <file>"; printf '  %s\n' $$found; fi
+
+docs: ## Build the documentation into docs/_build; a warning is an error
+	$(PYTHON) -m sphinx -W --keep-going -b html docs docs/_build

@@ -1,0 +1,60 @@
+"""What every defense is: a rule that turns one arriving update into a verdict and, perhaps, a step of the model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+
+from secureafl.types import Array, Model, StateDict, Update, Vector, Verdict
+
+
+@runtime_checkable
+class Defense(Protocol):
+    """A deterministic rule with explicit state. It reads no clock, file, socket or global generator.
+
+    `step` never raises for what a client sent: a malformed update gets a refusing verdict and leaves no trace.
+    """
+
+    def step(self, update: Update, model: Model) -> Verdict:
+        """Judge `update`, which arrives while `model` is current."""
+
+    def state_dict(self) -> StateDict:
+        """All that is needed to go on, bit for bit."""
+
+    def load_state_dict(self, state: Mapping[str, Array]) -> None:
+        """Take over what `state_dict` of an equally configured object returned."""
+
+
+def norm(vector: Vector) -> float:
+    """Euclidean length, accumulated in float64."""
+    wide = vector.astype(np.float64)
+    return float(np.sqrt(wide @ wide))
+
+
+def dot(a: Vector, b: Vector) -> float:
+    """Inner product, accumulated in float64."""
+    return float(a.astype(np.float64) @ b.astype(np.float64))
+
+
+def clip_to_norm(vector: Vector, limit: float) -> Vector:
+    """The vector, shortened to length `limit` if it is longer."""
+    length = norm(vector)
+    return vector if length <= limit else (vector * np.float32(limit / length))
+
+
+def staleness(update: Update, model: Model) -> int:
+    """How many versions passed between the update's base model and the present one."""
+    return model.version - update.base.version
+
+
+def scoped(prefix: str, state: Mapping[str, Array]) -> StateDict:
+    """The state dictionary of a part, its keys marked `prefix.` inside that of the whole."""
+    return {f"{prefix}.{key}": value for key, value in state.items()}
+
+
+def unscoped(prefix: str, state: Mapping[str, Array]) -> StateDict:
+    """The reverse of `scoped`: only the keys of that part, without the mark."""
+    start = f"{prefix}."
+    return {key.removeprefix(start): value for key, value in state.items() if key.startswith(start)}

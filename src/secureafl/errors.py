@@ -1,0 +1,32 @@
+"""Every error this package raises on purpose.
+
+    SecureAFLError
+    ├── SettingsError          a configuration value or key is wrong: the operator's to fix
+    │   └── UnknownSettingError    a key nobody knows, with the nearest one that exists
+    ├── LayoutError            named arrays do not fit the model they are meant for
+    └── StateError             saved state does not belong to the object it is loaded into
+
+A client's fault is never an exception: it is a `Verdict` that refuses the update and says why.
+"""
+
+from __future__ import annotations
+
+
+class SecureAFLError(Exception):
+    """Base of all errors raised on purpose."""
+
+
+class SettingsError(SecureAFLError):
+    """A configuration value is missing or out of bounds."""
+
+
+class UnknownSettingError(SettingsError):
+    """A configuration key does not exist."""
+
+
+class LayoutError(SecureAFLError):
+    """Named arrays do not match the model's layout."""
+
+
+class StateError(SecureAFLError):
+    """Saved state does not fit the object it is loaded into."""

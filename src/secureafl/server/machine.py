@@ -1,0 +1,192 @@
+"""The server as a deterministic state machine: state x update -> state', verdict, new model.
+
+Nothing here reads a clock, a socket, a file or a global generator. A Flower app, a simulator, a recovery after a crash
+and a replay of an old run are this machine, fed from different places.
+
+A *ticket* is the server's own record of a model it handed to a client; a reply is worth what its ticket says, never
+what the reply says about itself. A *version* counts arrivals: the model of version t is what stands after t replies to
+open tickets, whether or not they moved it. Versions that hold equal parameters share one array.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from pydantic import Field
+
+from secureafl.defenses.base import Defense, scoped, unscoped
+from secureafl.errors import SecureAFLError, StateError
+from secureafl.settings import Settings
+from secureafl.types import Array, ClientId, Model, Reason, StateDict, Update, Vector, Verdict, refuse
+
+
+class MachineSettings(Settings):
+    """How the machine steps, and how long it waits for the slow."""
+
+    server_lr: float = Field(1.0, gt=0.0)
+    """Factor on a verdict's direction: 1 for clients that return weights, the learning rate for gradients."""
+    max_staleness: int | None = Field(None, ge=0)
+    """Replies to older models are refused, and those models dropped; None to wait for ever."""
+    keep_recent: int = Field(0, ge=0)
+    """Past versions kept although no ticket needs them, so that a ticket can be issued for them."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Ticket:
+    """The server's record of one dispatch."""
+
+    number: int
+    client: ClientId
+    version: int
+
+
+class Machine:
+    """Holds the model, the open tickets and the defense; `receive` is its only way forward."""
+
+    def __init__(self, defense: Defense, params: Vector, settings: MachineSettings = MachineSettings()) -> None:
+        self.defense = defense
+        self.settings = settings
+        self._server_lr = np.float32(settings.server_lr)
+        self._model = Model(0, _frozen(params.astype(np.float32)))
+        self._held: dict[int, Model] = {0: self._model}  # every version that someone may still refer to
+        self._tickets: dict[int, Ticket] = {}
+        self._uses: Counter[int] = Counter()  # open tickets per version
+        self._next_ticket = 0
+        self._names: list[str] = []
+        self._clients: dict[str, ClientId] = {}
+
+    @property
+    def model(self) -> Model:
+        """The present model."""
+        return self._model
+
+    @property
+    def held_versions(self) -> list[int]:
+        """Versions whose parameters are in memory, oldest first."""
+        return sorted(self._held)
+
+    @property
+    def open_tickets(self) -> list[Ticket]:
+        """Tickets not yet answered, in the order of issue."""
+        return list(self._tickets.values())
+
+    @property
+    def roster(self) -> list[str]:
+        """Names of all clients ever enrolled; a client's id is its place in this list."""
+        return list(self._names)
+
+    def enrol(self, name: str) -> ClientId:
+        """The id of the client the outside world calls `name`, given now if it is new."""
+        if name not in self._clients:
+            self._clients[name] = ClientId(len(self._names))
+            self._names.append(name)
+        return self._clients[name]
+
+    def issue(self, client: ClientId, version: int | None = None) -> Ticket:
+        """Record that `client` is given the present model, or a kept older one. `model_of` has its parameters."""
+        if not 0 <= client < len(self._names):
+            raise SecureAFLError(f"client {client} is not enrolled; call enrol(name) first")
+        version = self._model.version if version is None else version
+        if version not in self._held:
+            raise SecureAFLError(f"version {version} is no longer held; keep_recent is {self.settings.keep_recent}")
+        ticket = Ticket(self._next_ticket, client, version)
+        self._next_ticket += 1
+        self._tickets[ticket.number] = ticket
+        self._uses[version] += 1
+        return ticket
+
+    def model_of(self, ticket: Ticket) -> Model:
+        """The model this open ticket was issued for."""
+        if ticket.version not in self._held:
+            raise SecureAFLError(f"version {ticket.version} of ticket {ticket.number} was dropped as too stale")
+        return self._held[ticket.version]
+
+    def withdraw(self, number: int) -> None:
+        """Forget a ticket whose answer is no longer expected. Not an arrival; unknown numbers are ignored."""
+        if self._close(number) is not None:
+            self._release()
+
+    def receive(self, number: int, delta: Vector) -> Verdict:
+        """Take the answer to ticket `number`, judge it, move the model, and count the arrival.
+
+        An answer to no open ticket is refused, counts as nothing and changes nothing.
+        """
+        ticket = self._close(number)
+        if ticket is None:
+            return refuse(Reason.UNSOLICITED)
+        verdict = self._judge(ticket, delta)
+        params = self._model.params
+        if verdict.direction is not None:
+            with np.errstate(over="ignore", invalid="ignore"):
+                moved = params - self._server_lr * verdict.direction
+            if np.isfinite(moved).all():
+                params = _frozen(moved)
+            else:
+                verdict = refuse(Reason.MODEL_OVERFLOW, **verdict.evidence)
+        self._model = Model(self._model.version + 1, params)
+        self._held[self._model.version] = self._model
+        self._release()
+        return verdict
+
+    def state_dict(self) -> StateDict:
+        """Everything, so that an equally configured machine goes on bit for bit."""
+        versions = self.held_versions
+        distinct = {id(self._held[v].params): self._held[v].params for v in versions}
+        places = {key: place for place, key in enumerate(distinct)}
+        tickets = [(t.number, t.client, t.version) for t in self._tickets.values()]
+        return {
+            "version": np.array(self._model.version, np.int64),
+            "next_ticket": np.array(self._next_ticket, np.int64),
+            "tickets": np.array(tickets, np.int64).reshape(-1, 3),
+            "held_versions": np.array(versions, np.int64),
+            "held_places": np.array([places[id(self._held[v].params)] for v in versions], np.int64),
+            "params": np.stack(list(distinct.values())),
+            "names": np.frombuffer(json.dumps(self._names).encode(), np.uint8).copy(),
+            **scoped("defense", self.defense.state_dict()),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Array]) -> None:
+        """Take over the state of an equally configured machine."""
+        params = np.asarray(state["params"], np.float32)
+        if params.shape[1:] != self._model.params.shape:
+            raise StateError(f"saved model has {params.shape[1]} parameters; this one has {self._model.params.size}")
+        arrays = [_frozen(row.copy()) for row in params]
+        versions, places = (np.asarray(state[key]).tolist() for key in ("held_versions", "held_places"))
+        self._held = {v: Model(v, arrays[place]) for v, place in zip(versions, places, strict=True)}
+        self._model = self._held[int(np.asarray(state["version"], np.int64))]
+        self._next_ticket = int(np.asarray(state["next_ticket"], np.int64))
+        tickets = [Ticket(n, ClientId(c), v) for n, c, v in np.asarray(state["tickets"]).tolist()]
+        self._tickets = {ticket.number: ticket for ticket in tickets}
+        self._uses = Counter(ticket.version for ticket in tickets)
+        self._names = json.loads(np.asarray(state["names"], np.uint8).tobytes())
+        self._clients = {name: ClientId(place) for place, name in enumerate(self._names)}
+        self.defense.load_state_dict(unscoped("defense", state))
+
+    def _judge(self, ticket: Ticket, delta: Vector) -> Verdict:
+        age = self._model.version - ticket.version
+        if self.settings.max_staleness is not None and age > self.settings.max_staleness:
+            return refuse(Reason.TOO_STALE, staleness=float(age))
+        return self.defense.step(Update(ticket.client, self._held[ticket.version], delta), self._model)
+
+    def _close(self, number: int) -> Ticket | None:
+        ticket = self._tickets.pop(number, None)
+        if ticket is not None:
+            self._uses[ticket.version] -= 1
+        return ticket
+
+    def _release(self) -> None:
+        """Drop every version that nobody can refer to any more."""
+        present, limit = self._model.version, self.settings.max_staleness
+        for version in [v for v in self._held if v < present - self.settings.keep_recent]:
+            expired = limit is not None and version < present - limit
+            if self._uses[version] == 0 or expired:
+                del self._held[version]
+
+
+def _frozen(params: Vector) -> Vector:
+    params.flags.writeable = False
+    return params

@@ -1,0 +1,44 @@
+"""The base of every configuration class: frozen, keyword-only, and deaf to no typing mistake."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from typing import Any, Self
+
+from pydantic import BaseModel, ConfigDict, ModelWrapValidatorHandler, ValidationError, model_validator
+
+from secureafl.errors import SettingsError, UnknownSettingError
+
+
+class Settings(BaseModel):
+    """Immutable settings. An unknown key or a value out of bounds raises an error that says what to write."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _explain(cls, data: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
+        if isinstance(data, Mapping):
+            for key in data:
+                if key not in cls.model_fields:
+                    raise UnknownSettingError(_unknown(cls.__name__, str(key), list(cls.model_fields)))
+        try:
+            return handler(data)
+        except ValidationError as error:
+            raise SettingsError(_invalid(cls.__name__, error)) from None
+
+
+def nearest(word: str, known: list[str]) -> str:
+    """`did you mean 'x'?`, or the list of what exists when nothing comes close."""
+    close = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
+    return f"did you mean {close[0]!r}?" if close else f"it knows: {', '.join(known) or 'none'}"
+
+
+def _unknown(owner: str, key: str, known: list[str]) -> str:
+    return f"{owner} has no setting {key!r}; {nearest(key, known)}"
+
+
+def _invalid(owner: str, error: ValidationError) -> str:
+    faults = [f"{'.'.join(map(str, e['loc'])) or 'settings'} = {e['input']!r}: {e['msg']}" for e in error.errors()]
+    return f"{owner}: " + "; ".join(faults)

@@ -1,0 +1,251 @@
+import math
+
+import numpy as np
+import pytest
+from tests.support import Federation, Quadratic, model, update
+
+from secureafl import ClientId, Model, SecureAFL, SecureAFLSettings, Vector
+from secureafl.defenses import PAPER_VARIANTS
+from secureafl.types import Reason
+
+
+def defense(**settings: object) -> SecureAFL:
+    return SecureAFL(3, SecureAFLSettings(**settings))  # type: ignore[arg-type]
+
+
+def direction(verdict_direction: Vector | None) -> list[float]:
+    assert verdict_direction is not None
+    return [float(x) for x in verdict_direction]
+
+
+START = model(0, [0, 0, 0])
+
+
+def test_first_contact_is_accepted_clipped_and_taken_as_it_is() -> None:
+    verdict = defense(clip_norm=5).step(update(0, START, [6, 8, 0]), START)
+    assert verdict.accepted
+    assert verdict.reason == Reason.FIRST_CONTACT
+    assert direction(verdict.direction) == [3, 4, 0]
+
+
+def test_never_seen_clients_are_left_out() -> None:
+    secure = defense(correction="none")
+    secure.step(update(0, START, [1, 1, 1]), START)
+    second = secure.step(update(1, START, [3, 3, 3]), START)
+    assert direction(second.direction) == [2, 2, 2]  # the mean of the two middle values of two
+    third = secure.step(update(2, START, [9, 9, 9]), START)
+    assert direction(third.direction) == [3, 3, 3]
+
+
+def test_factor_and_threshold_by_hand() -> None:
+    secure = defense(correction="none")
+    secure.step(update(0, START, [1, 0, 0]), START)
+    moved = model(1, [0, 0, 2])
+    smooth = secure.step(update(0, moved, [1, 1, 0]), moved)
+    assert smooth.evidence["lipschitz_factor"] == 0.5
+    assert smooth.evidence["threshold"] == math.inf
+    assert smooth.accepted
+    later = model(2, [0, 0, 3])
+    abrupt = secure.step(update(0, later, [1, 6, 0]), later)
+    assert abrupt.evidence["lipschitz_factor"] == 5.0
+    assert abrupt.evidence["threshold"] == 0.5
+    assert not abrupt.accepted
+    assert abrupt.reason == Reason.CHANGED_TOO_ABRUPTLY
+    assert abrupt.direction is None  # nobody else is known
+
+
+def test_a_different_update_on_the_same_model_is_rejected_and_not_logged() -> None:
+    secure = defense()
+    secure.step(update(0, START, [1, 0, 0]), START)
+    same_params = model(7, [0, 0, 0])  # another version, equal parameters
+    verdict = secure.step(update(0, same_params, [2, 0, 0]), same_params)
+    assert verdict.reason == Reason.CHANGED_ON_SAME_MODEL
+    assert len(secure.log) == 0
+    repeated = secure.step(update(0, same_params, [1, 0, 0]), same_params)
+    assert repeated.accepted
+    assert repeated.evidence["lipschitz_factor"] == 0.0
+
+
+def test_a_rejected_upload_leaves_references_and_pairs_unchanged() -> None:
+    problem = Quadratic(noise=0.02)
+    federation = Federation(problem, problem.defense("secureafl"), liars=frozenset({0}), attack=lambda g: 50 * g)
+    for _ in range(200):
+        secure = federation.machine.defense
+        assert isinstance(secure, SecureAFL)
+        before = secure.history.state_dict()
+        _, verdict = federation.arrive()
+        if not verdict.accepted:
+            after = secure.history.state_dict()
+            assert all(np.array_equal(before[key], after[key]) for key in before)
+
+
+def test_history_all_stores_rejected_uploads_too() -> None:
+    secure = defense(history="all", correction="none")
+    secure.step(update(0, START, [1, 0, 0]), START)
+    secure.step(update(0, model(1, [1, 0, 0]), [1, 1, 0]), model(1, [1, 0, 0]))
+    rejected = secure.step(update(0, model(2, [2, 0, 0]), [9, 9, 9]), model(2, [2, 0, 0]))
+    assert not rejected.accepted
+    assert secure.history.last_delta(ClientId(0)).tolist() == [9, 9, 9]
+
+
+def test_estimate_is_exact_on_a_quadratic_along_the_newest_step() -> None:
+    problem = Quadratic(dim=6, noise=0.0)
+    rng = np.random.default_rng(0)
+    secure = SecureAFL(6, SecureAFLSettings(correction="raw", percentile=1.0))
+    bases = [rng.normal(size=6).astype(np.float32) for _ in range(4)]
+    for version, w in enumerate(bases):
+        here = Model(version, w)
+        secure.step(update(3, here, problem.gradient(3, w)), here)
+    ahead = (bases[3] + 0.7 * (bases[3] - bases[2])).astype(np.float32)
+    np.testing.assert_allclose(secure.estimate(ClientId(3), ahead), problem.gradient(3, ahead), rtol=1e-4, atol=1e-5)
+
+
+def test_step_does_not_depend_on_how_clients_are_numbered() -> None:
+    problem = Quadratic()
+    order = np.random.default_rng(3).permutation(problem.num_clients)
+    runs = []
+    for numbering in (np.arange(problem.num_clients), order):
+        secure, w, rng = problem.defense("secureafl"), np.zeros(problem.dim, np.float32), np.random.default_rng(4)
+        for version in range(120):
+            k = int(rng.integers(problem.num_clients))
+            here = Model(version, w)
+            verdict = secure.step(update(int(numbering[k]), here, problem.noisy_gradient(k, w, rng)), here)
+            if verdict.direction is not None:
+                w = w - np.float32(0.05) * verdict.direction
+        runs.append(w)
+    np.testing.assert_array_equal(runs[0], runs[1])
+
+
+def test_every_coordinate_of_the_step_lies_within_the_votes() -> None:
+    problem = Quadratic()
+    secure = problem.defense("secureafl")
+    assert isinstance(secure, SecureAFL)
+    w, rng = np.zeros(problem.dim, np.float32), np.random.default_rng(5)
+    for version in range(100):
+        here, k = Model(version, w), int(rng.integers(problem.num_clients))
+        received = problem.noisy_gradient(k, w, rng)
+        votes = [secure.estimate(c, w) for c in secure.history.clients if c != k]
+        verdict = secure.step(update(k, here, received), here)
+        if verdict.accepted:
+            votes.append(received)
+        if verdict.direction is None:
+            continue
+        assert (verdict.direction >= np.min(votes, axis=0) - 1e-5).all()
+        assert (verdict.direction <= np.max(votes, axis=0) + 1e-5).all()
+        w = w - np.float32(0.05) * verdict.direction
+
+
+def test_acceptance_tends_to_the_percentile_when_factors_are_alike_for_all() -> None:
+    """White-noise updates on a model that walks at random: the factors of different arrivals are alike in law."""
+    secure, rng = (
+        SecureAFL(40, SecureAFLSettings(percentile=0.7, correction="none", history="all")),
+        np.random.default_rng(0),
+    )
+    accepted = []
+    for version in range(1_500):
+        here = Model(version, rng.normal(size=40).astype(np.float32))
+        accepted.append(secure.step(update(int(rng.integers(5)), here, rng.normal(size=40)), here).accepted)
+    assert np.mean(accepted[300:]) == pytest.approx(0.7, abs=0.04)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_raw_correction_blows_up_under_noise_where_bounded_does_not(seed: int) -> None:
+    """Mini-batch noise fills the pairs with false curvature. Whoever makes `raw` the default meets this test."""
+    longest = {}
+    for correction in ("raw", "bounded", "calibrated"):
+        problem = Quadratic(num_clients=10, dim=30, noise=0.5, seed=seed)
+        secure = SecureAFL(30, SecureAFLSettings(correction=correction, clip_norm=1e9))
+        federation = Federation(problem, secure, seed=seed)
+        longest[correction] = 0.0
+        for _ in range(300):
+            federation.arrive()
+            now = federation.machine.model.params
+            for client in secure.history.clients:
+                length = np.linalg.norm(secure.estimate(client, now)) / np.linalg.norm(
+                    secure.history.last_delta(client)
+                )
+                longest[correction] = max(longest[correction], float(length))
+    assert longest["raw"] > 20
+    assert longest["bounded"] <= 1.5 + 1e-4
+    assert longest["calibrated"] <= 1.5 + 1e-4
+
+
+def test_estimates_are_clipped() -> None:
+    secure = SecureAFL(2, SecureAFLSettings(correction="raw", clip_norm=1.0, percentile=1.0))
+    for version, w in enumerate([[0.0, 0.0], [0.1, 0.0], [0.2, 0.0]]):
+        here = model(version, w)
+        secure.step(update(0, here, np.asarray(w) * 4), here)
+    far = np.array([100.0, 0.0], np.float32)
+    np.testing.assert_allclose(secure.estimate(ClientId(0), far), [1.0, 0.0], rtol=1e-5)
+
+
+def test_calibration_is_between_none_and_full_and_zero_before_any_evidence() -> None:
+    problem = Quadratic(noise=0.0)
+    secure = problem.defense("secureafl")
+    assert isinstance(secure, SecureAFL)
+    assert secure.calibration == 0.0
+    Federation(problem, secure).run(200)
+    assert 0.3 < secure.calibration <= 1.0
+
+
+def test_variant_one_takes_the_mean() -> None:
+    secure = defense(correction="none", **PAPER_VARIANTS["I"])
+    secure.step(update(0, START, [0, 0, 0]), START)
+    secure.step(update(1, START, [0, 0, 3]), START)
+    assert direction(secure.step(update(2, START, [9, 3, 0]), START).direction) == [3, 1, 1]
+
+
+def test_variant_two_steps_only_along_accepted_updates() -> None:
+    secure = defense(**PAPER_VARIANTS["II"])
+    secure.step(update(0, START, [1, 0, 0]), START)
+    assert direction(secure.step(update(1, START, [5, 0, 0]), START).direction) == [5, 0, 0]
+    assert secure.step(update(1, START, [6, 0, 0]), START).direction is None  # changed on the same model
+
+
+def test_variant_three_accepts_everything() -> None:
+    problem = Quadratic()
+    liars = frozenset({0, 1})
+    federation = Federation(
+        problem, problem.defense("secureafl", **PAPER_VARIANTS["III"]), liars=liars, attack=lambda g: 100 * g
+    )
+    assert all(verdict.accepted for _, verdict in federation.run(100))
+
+
+def test_variant_four_accepts_nothing_after_first_contact() -> None:
+    problem = Quadratic()
+    verdicts = Federation(problem, problem.defense("secureafl", **PAPER_VARIANTS["IV"])).run(100)
+    assert {v.reason for _, v in verdicts if v.accepted} == {Reason.FIRST_CONTACT}
+    assert {v.reason for _, v in verdicts if not v.accepted} == {Reason.FILTER_CLOSED}
+
+
+def test_warmup_lets_everyone_pass_but_logs_factors() -> None:
+    secure = defense(warmup_rounds=3)
+    secure.step(update(0, START, [1, 0, 0]), START)
+    for version in (1, 2):
+        here = model(version, [version, 0, 0])
+        assert secure.step(update(0, here, [100.0**version, 0, 0]), here).accepted
+    assert len(secure.log) == 2
+    here = model(3, [3, 0, 0])
+    assert not secure.step(update(0, here, [1e9, 0, 0]), here).accepted
+
+
+def test_trimmed_mean_is_available() -> None:
+    secure = defense(correction="none", aggregate="trimmed_mean", trim=0.34)
+    for client, value in enumerate([0, 3, 5]):
+        verdict = secure.step(update(client, START, [value, 0, 0]), START)
+    assert direction(verdict.direction) == [3, 0, 0]
+
+
+def test_liars_that_reverse_and_amplify_are_outvoted() -> None:
+    problem = Quadratic(num_clients=20, dim=20, noise=0.3)
+    attack = {"liars": frozenset(range(4)), "attack": lambda g: -10 * g}
+    defended = Federation(problem, problem.defense("secureafl"), **attack)  # type: ignore[arg-type]
+    undefended = Federation(problem, problem.defense("asyncsgd"), **attack)  # type: ignore[arg-type]
+    defended.run(600)
+    undefended.run(600)
+    assert defended.distance < 1.0
+    assert undefended.distance > 100.0
+
+
+def test_paper_reading_is_available_by_name() -> None:
+    assert SecureAFL.paper(3).settings.correction == "raw"

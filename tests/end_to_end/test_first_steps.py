@@ -1,0 +1,42 @@
+"""The first thing a stranger runs."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+EXAMPLE = ROOT / "examples" / "first_steps.py"
+
+
+def test_the_example_is_short_enough_to_read_at_once() -> None:
+    assert len(EXAMPLE.read_text().splitlines()) <= 60
+
+
+@pytest.mark.end_to_end
+def test_liars_ruin_asyncsgd_and_not_secureafl() -> None:
+    done = subprocess.run([sys.executable, EXAMPLE], capture_output=True, text=True, timeout=120, check=True)
+    distance = {
+        name: float(re.search(rf"{name} +│ +(\S+)", done.stdout).group(1))  # type: ignore[union-attr]
+        for name in ("asyncsgd", "kardam", "secureafl")
+    }
+    assert distance["secureafl"] < 1.0 < distance["kardam"] < distance["asyncsgd"]
+    assert "changed-too-abruptly" in done.stdout
+    assert "torch" not in done.stderr
+
+
+def snippet(page: str) -> str:
+    """All Python code blocks of a page, joined."""
+    return "\n".join(re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.DOTALL))
+
+
+@pytest.mark.end_to_end
+@pytest.mark.parametrize("page", ["README.md", "docs/getting-started.md"])
+def test_the_code_shown_on_a_page_runs(page: str, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", snippet(page)], cwd=tmp_path, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout

@@ -1,0 +1,176 @@
+import numpy as np
+import pytest
+from tests.support import Federation, Quadratic
+
+from secureafl import ClientId, Machine, MachineSettings, Vector
+from secureafl.defenses import AsyncSGD
+from secureafl.errors import SecureAFLError, StateError
+from secureafl.types import Reason
+
+
+def machine(**settings: object) -> Machine:
+    made = Machine(AsyncSGD(2), np.zeros(2, np.float32), MachineSettings(**settings))  # type: ignore[arg-type]
+    for name in ("a", "b", "c"):
+        made.enrol(name)
+    return made
+
+
+def vector(*values: float) -> Vector:
+    return np.array(values, np.float32)
+
+
+A, B = ClientId(0), ClientId(1)
+
+
+def test_an_arrival_moves_the_model_against_its_direction() -> None:
+    server = machine(server_lr=0.5)
+    verdict = server.receive(server.issue(A).number, vector(2, -4))
+    assert verdict.accepted
+    assert server.model.version == 1
+    assert server.model.params.tolist() == [-1, 2]
+
+
+def test_enrolling_the_same_name_twice_gives_the_same_id() -> None:
+    server = machine()
+    assert server.enrol("b") == B
+    assert server.enrol("d") == ClientId(3)
+    assert server.roster == ["a", "b", "c", "d"]
+
+
+def test_base_and_identity_come_from_the_ticket() -> None:
+    server = machine()
+    slow = server.issue(A)
+    for _ in range(3):
+        server.receive(server.issue(B).number, vector(1, 1))
+    verdict = server.receive(slow.number, vector(0, 0))
+    assert verdict.evidence["staleness"] == 3
+
+
+def test_an_answer_to_no_open_ticket_counts_as_nothing() -> None:
+    server = machine()
+    ticket = server.issue(A)
+    server.receive(ticket.number, vector(1, 1))
+    for number in (ticket.number, 99, -1):
+        before = server.model
+        assert server.receive(number, vector(1, 1)).reason == Reason.UNSOLICITED
+        assert server.model is before
+
+
+def test_a_withdrawn_ticket_is_no_longer_open() -> None:
+    server = machine()
+    ticket = server.issue(A)
+    server.withdraw(ticket.number)
+    server.withdraw(ticket.number)
+    assert server.open_tickets == []
+    assert server.receive(ticket.number, vector(1, 1)).reason == Reason.UNSOLICITED
+
+
+def test_too_stale_an_answer_is_refused_and_its_model_was_dropped_before() -> None:
+    server = machine(max_staleness=2)
+    slow = server.issue(A)
+    for _ in range(3):
+        server.receive(server.issue(B).number, vector(1, 1))
+    assert 0 not in server.held_versions
+    verdict = server.receive(slow.number, vector(1, 1))
+    assert verdict.reason == Reason.TOO_STALE
+    assert verdict.evidence["staleness"] == 3
+    assert server.model.params.tolist() == [-3, -3]
+    assert server.model.version == 4
+
+
+def test_a_refused_arrival_counts_but_shares_the_parameters() -> None:
+    server = machine()
+    before = server.model
+    server.receive(server.issue(A).number, vector(np.nan, 0))
+    assert server.model.version == 1
+    assert server.model.params is before.params
+
+
+def test_a_step_beyond_float32_is_refused() -> None:
+    server = machine(server_lr=1e21)
+    verdict = server.receive(server.issue(A).number, vector(1e18, 0))
+    assert not verdict.accepted
+    assert verdict.reason == Reason.MODEL_OVERFLOW
+    assert server.model.params.tolist() == [0, 0]
+
+
+def test_thousands_of_versions_hold_only_the_models_someone_needs() -> None:
+    server = machine()
+    slow = server.issue(A)
+    for _ in range(5_000):
+        server.receive(server.issue(B).number, vector(1e-3, 0))
+    assert server.held_versions == [0, 5_000]
+    server.withdraw(slow.number)
+    assert server.held_versions == [5_000]
+
+
+def test_kept_versions_can_be_issued_again_and_others_cannot() -> None:
+    server = machine(keep_recent=2)
+    for _ in range(5):
+        server.receive(server.issue(B).number, vector(1, 0))
+    assert server.held_versions == [3, 4, 5]
+    assert server.model_of(server.issue(A, version=3)).params.tolist() == [-3, 0]
+    with pytest.raises(SecureAFLError, match="version 2 is no longer held; keep_recent is 2"):
+        server.issue(A, version=2)
+
+
+def test_only_enrolled_clients_get_tickets() -> None:
+    with pytest.raises(SecureAFLError, match="client 7 is not enrolled"):
+        machine().issue(ClientId(7))
+
+
+def test_models_handed_out_cannot_be_written_to() -> None:
+    server = machine()
+    with pytest.raises(ValueError, match="read-only"):
+        server.model.params[0] = 1
+
+
+def test_restored_machine_has_the_same_tickets_models_and_names() -> None:
+    server, restored = (
+        machine(keep_recent=1),
+        Machine(AsyncSGD(2), np.ones(2, np.float32), MachineSettings(keep_recent=1)),
+    )
+    slow = server.issue(A)
+    for _ in range(4):
+        server.receive(server.issue(B).number, vector(1, np.nan if server.model.version == 2 else 0))
+    restored.load_state_dict(server.state_dict())
+    assert restored.roster == server.roster
+    assert restored.held_versions == server.held_versions
+    assert [t.number for t in restored.open_tickets] == [slow.number]
+    verdicts = [m.receive(slow.number, vector(0, 1)) for m in (server, restored)]
+    assert verdicts[0].evidence == verdicts[1].evidence
+    np.testing.assert_array_equal(server.model.params, restored.model.params)
+    assert restored.issue(B).number == server.issue(B).number
+
+
+def test_versions_with_equal_parameters_are_saved_once() -> None:
+    server = machine(keep_recent=10)
+    for _ in range(6):
+        server.receive(server.issue(B).number, vector(np.nan, 0))
+    assert server.state_dict()["params"].shape == (1, 2)
+    restored = machine(keep_recent=10)
+    restored.load_state_dict(server.state_dict())
+    assert len(restored.held_versions) == 7
+    assert restored.state_dict()["params"].shape == (1, 2)
+
+
+def test_state_of_another_model_is_refused() -> None:
+    other = Machine(AsyncSGD(3), np.zeros(3, np.float32))
+    with pytest.raises(StateError, match="saved model has 3 parameters; this one has 2"):
+        machine().load_state_dict(other.state_dict())
+
+
+def test_the_machine_uses_no_global_randomness_or_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    def forbidden(*_: object) -> float:
+        raise AssertionError("the machine must not do this")
+
+    problem = Quadratic()
+    federation = Federation(problem, problem.defense("secureafl"))
+    federation.run(20)
+    ticket = federation.machine.issue(A)
+    delta = problem.gradient(0, federation.machine.model_of(ticket).params)
+    for target in ("time.time", "time.monotonic", "time.perf_counter", "random.random", "numpy.random.default_rng"):
+        monkeypatch.setattr(target, forbidden)
+    state = str(np.random.get_state())  # noqa: NPY002
+    federation.machine.receive(ticket.number, delta)
+    assert str(np.random.get_state()) == state  # noqa: NPY002
