@@ -1,5 +1,16 @@
 """The server: a deterministic machine over the log of arrivals, and what surrounds it."""
 
+from secureafl.server.config import FederationSettings
+from secureafl.server.federation import Assignment, Federation, Result, Status
 from secureafl.server.machine import Machine, MachineSettings, Ticket
 
-__all__ = ["Machine", "MachineSettings", "Ticket"]
+__all__ = [
+    "Assignment",
+    "Federation",
+    "FederationSettings",
+    "Machine",
+    "MachineSettings",
+    "Result",
+    "Status",
+    "Ticket",
+]

@@ -118,7 +118,16 @@ class Machine:
         ticket = self._close(number)
         if ticket is None:
             return refuse(Reason.UNSOLICITED)
-        verdict = self._judge(ticket, delta)
+        return self._arrive(self._judge(ticket, delta))
+
+    def reject(self, number: int, reason: str) -> Verdict:
+        """Take an answer to ticket `number` that is no update at all: an arrival like any other, refused unjudged."""
+        if self._close(number) is None:
+            return refuse(Reason.UNSOLICITED)
+        return self._arrive(refuse(reason))
+
+    def _arrive(self, verdict: Verdict) -> Verdict:
+        """Move the model as the verdict says and count the arrival."""
         params = self._model.params
         if verdict.direction is not None:
             with np.errstate(over="ignore", invalid="ignore"):

@@ -1,0 +1,1 @@
+"""Adapters to federated-learning engines: one package each, the only importers of theirs."""

@@ -1,0 +1,59 @@
+"""What a Flower ClientApp may use. A client that returns its trained weights needs none of it.
+
+app = ClientApp(mods=[sign_answers])          # when the server asks for signed answers
+
+@app.train()
+def train(msg, context):
+    ...
+    return delta_answer(msg, start, trained)  # when the server has client-returns = "delta"
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, MetricRecordValues, RecordDict
+
+from secureafl.engines import signing
+from secureafl.engines.flower.records import ARRAYS, CONFIG, NONCE, SIGNATURE, VERSION, record_digest, to_arrays
+from secureafl.errors import SettingsError
+
+KEY_SETTING = "secureafl-key"
+"""Entry of a SuperNode's `--node-config` that names its signing key's file."""
+
+
+def delta_answer(
+    message: Message, start: Any, trained: Any, metrics: Mapping[str, MetricRecordValues] | None = None
+) -> Message:
+    """The answer of a client that sends how far it moved: start minus trained, array by array."""
+    before, after = to_arrays(start), to_arrays(trained)
+    moved = {name: before[name] - after[name] for name in before}  # type: ignore[operator]
+    return gradient_answer(message, moved, metrics)
+
+
+def gradient_answer(
+    message: Message, gradient: Any, metrics: Mapping[str, MetricRecordValues] | None = None
+) -> Message:
+    """The answer of a client that sends a gradient at the model it was given, one array per parameter."""
+    arrays = ArrayRecord({name: Array(array) for name, array in to_arrays(gradient).items()})
+    return Message(RecordDict({ARRAYS: arrays, "metrics": MetricRecord(dict(metrics or {}))}), reply_to=message)
+
+
+def sign_answers(message: Message, context: Context, call_next: Callable[[Message, Context], Message]) -> Message:
+    """A Flower mod: sign every answer with the key that the node config names as `secureafl-key`."""
+    if KEY_SETTING not in context.node_config:
+        raise SettingsError(
+            f"sign_answers needs a key: start the SuperNode with --node-config '{KEY_SETTING}=\"FILE\"'"
+        )
+    key = signing.read_private_key(Path(str(context.node_config[KEY_SETTING])))
+    sent = message.content.config_records[CONFIG]
+    nonce, version = sent[NONCE], sent[VERSION]
+    answer = call_next(message, context)
+    if answer.has_error() or not isinstance(nonce, bytes) or not isinstance(version, int):
+        return answer
+    [record] = answer.content.array_records.values()
+    signature = signing.sign(key, nonce, version, record_digest(record))
+    answer.content[SIGNATURE] = ConfigRecord({SIGNATURE: signature})
+    return answer

@@ -1,0 +1,38 @@
+"""From what a client sent to an update the machine can judge, or the reason why not.
+
+Everything here is a pure function of the answer and the server's own records; a bad answer is a `Reason`, never an
+exception.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from secureafl.layout import Layout
+from secureafl.types import Reason, Vector
+
+ClientReturns = Literal["weights", "delta", "gradient"]
+
+
+def admit(
+    arrays: Mapping[str, npt.NDArray[np.generic]], layout: Layout, base: Vector, client_returns: ClientReturns
+) -> Vector | Reason:
+    """The flat update in `arrays`, which answer for the model `base`: it points uphill, like a gradient."""
+    if reason := _misfit(arrays, layout):
+        return reason
+    flat = layout.flatten(arrays)
+    return base - flat if client_returns == "weights" else flat
+
+
+def _misfit(arrays: Mapping[str, npt.NDArray[np.generic]], layout: Layout) -> Reason | None:
+    if arrays.keys() != {entry.name for entry in layout.entries}:
+        return Reason.WRONG_NAMES
+    if any(arrays[entry.name].shape != entry.shape for entry in layout.entries):
+        return Reason.WRONG_SHAPE
+    if any(arrays[entry.name].dtype.kind not in "fiu" for entry in layout.entries):
+        return Reason.WRONG_DTYPE
+    return None

@@ -1,0 +1,58 @@
+"""What an operator sets for one federation, whichever engine carries it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field, model_validator
+
+from secureafl.defenses import Defense, Reference, Scorer, build_defense
+from secureafl.errors import SettingsError
+from secureafl.server.machine import MachineSettings
+from secureafl.settings import Settings
+
+
+class FederationSettings(Settings):
+    """One federation: how it judges, when it ends, what it reports."""
+
+    defense: str = "secureafl"
+    """Which defense judges arrivals; `secureafl defenses` lists them."""
+    defense_settings: dict[str, Any] = Field(default_factory=dict)
+    """The defense's own settings; `secureafl defenses NAME` lists them."""
+    client_returns: Literal["weights", "delta", "gradient"] = "weights"
+    """What clients send back: the weights they ended at, the start minus those, or a gradient at the start."""
+    server_lr: float = Field(1.0, gt=0.0)
+    """Factor on each step: 1 suits weights and deltas, a learning rate suits gradients."""
+    max_staleness: int | None = Field(None, ge=0)
+    """Refuse answers to models more than so many versions old; None to take them all."""
+    stop_after_updates: int | None = Field(None, ge=1)
+    """End after so many arrivals."""
+    stop_after_seconds: float | None = Field(None, gt=0.0)
+    """End after so much time."""
+    stop_at_metric: str | None = None
+    """End once this metric of the evaluation reaches `stop_at_value`."""
+    stop_at_value: float | None = None
+    """The value to reach; larger is better."""
+    evaluate_every: int = Field(50, ge=1)
+    """Evaluate the model, beside training, every so many versions; less often if an evaluation takes longer."""
+    progress_seconds: float = Field(5.0, gt=0.0)
+    """Time between two lines of progress."""
+    run_dir: Path | None = None
+    """Where the audit trail and the final model go; None keeps the trail in memory and no model."""
+
+    @model_validator(mode="after")
+    def _target_is_whole(self) -> FederationSettings:
+        if (self.stop_at_metric is None) != (self.stop_at_value is None):
+            raise SettingsError("stop_at_metric and stop_at_value go together: set both or neither")
+        return self
+
+    def machine(self) -> MachineSettings:
+        """The machine's share of these settings."""
+        return MachineSettings(server_lr=self.server_lr, max_staleness=self.max_staleness)
+
+    def make_defense(self, dim: int, *, reference: Reference | None = None, score: Scorer | None = None) -> Defense:
+        """The defense these settings describe."""
+        return build_defense(
+            self.defense, dim, self.defense_settings, server_lr=self.server_lr, reference=reference, score=score
+        )

@@ -1,0 +1,237 @@
+"""The machine among threads: engines ask for work for their clients and deliver answers; one consumer steps.
+
+An engine's threads call `assign`, `deliver` and `give_up` at any time. Answers enter one queue, and the thread that
+calls `run` takes them in order of arrival, steps the machine, writes the audit trail, and resolves the future that
+`deliver` returned, so that the client gets the new model at once. Nothing here knows which engine it serves.
+"""
+
+from __future__ import annotations
+
+import queue
+import secrets
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+from safetensors.numpy import save_file
+
+from secureafl.layout import Layout
+from secureafl.server.audit import AuditRow, AuditTrail, Event
+from secureafl.server.config import FederationSettings
+from secureafl.server.evaluation import Evaluate, Evaluation, Evaluator
+from secureafl.server.machine import Machine
+from secureafl.types import Reason, Vector, Verdict
+
+NONCE_BYTES = 16
+RECENT = 100  # arrivals that the reported staleness and rate look back on
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Assignment:
+    """A model handed to a client, as the server remembers it."""
+
+    ticket: int
+    client: str
+    version: int
+    params: Vector
+    nonce: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """Where a federation stands."""
+
+    version: int
+    accepted: int
+    rejected: int
+    staleness: float
+    rate: float
+    num_clients: int
+    latest: Evaluation | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Result:
+    """What a finished federation leaves."""
+
+    arrays: dict[str, npt.NDArray[np.generic]]
+    version: int
+    seconds: float
+    verdicts: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """(client, reason) -> how often."""
+    evaluations: list[Evaluation] = field(default_factory=list)
+
+
+class Federation:
+    """One run: a machine, its clients' answers, an audit trail, and an end."""
+
+    def __init__(
+        self,
+        machine: Machine,
+        layout: Layout,
+        settings: FederationSettings,
+        *,
+        evaluate: Evaluate | None = None,
+        report: Callable[[Status], None] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.layout = layout
+        self.settings = settings
+        if settings.run_dir is not None:
+            settings.run_dir.mkdir(parents=True, exist_ok=True)
+        self.audit = AuditTrail(settings.run_dir / "run.db" if settings.run_dir is not None else None)
+        self._machine = machine
+        self._evaluator = Evaluator(evaluate, layout) if evaluate is not None else None
+        self._report = report
+        self._clock = clock
+        self._began = clock()
+        self._lock = threading.Lock()  # around the machine
+        self._answers: queue.SimpleQueue[tuple[Assignment, Vector | Reason, Future[Verdict]] | None] = (
+            queue.SimpleQueue()
+        )
+        self._stopped = threading.Event()
+        self._verdicts: Counter[tuple[str, str]] = Counter()
+        self._num_accepted = 0
+        self._recent: deque[tuple[float, float]] = deque(maxlen=RECENT)  # (when, staleness)
+
+    @property
+    def stopped(self) -> bool:
+        """Whether no more work is given out."""
+        return self._stopped.is_set()
+
+    @property
+    def seconds(self) -> float:
+        """Time since the run began."""
+        return self._clock() - self._began
+
+    def assign(self, client: str) -> Assignment | None:
+        """The present model for this client, under a new ticket; None once the run is over."""
+        if self.stopped:
+            return None
+        with self._lock:
+            ticket = self._machine.issue(self._machine.enrol(client))
+            params = self._machine.model_of(ticket).params
+        return Assignment(ticket.number, client, ticket.version, params, secrets.token_bytes(NONCE_BYTES))
+
+    def deliver(self, assignment: Assignment, answer: Vector | Reason) -> Future[Verdict]:
+        """Queue a client's answer: its update, or why there is none in it. The future resolves once it was judged."""
+        done: Future[Verdict] = Future()
+        self._answers.put((assignment, answer, done))
+        return done
+
+    def give_up(self, assignment: Assignment, event: Event, reason: str) -> None:
+        """No answer will come for this assignment: record why."""
+        with self._lock:
+            self._machine.withdraw(assignment.ticket)
+        self.note(assignment.client, event, reason)
+
+    def note(self, client: str, event: Event, reason: str = "") -> None:
+        """Write a row about a client that is not an arrival."""
+        self.audit.write(AuditRow(self.seconds, self._machine.model.version, client, event, reason))
+
+    def stop(self) -> None:
+        """End the run as soon as the arrival at hand is done. Safe in a signal handler."""
+        self._stopped.set()
+        self._answers.put(None)
+
+    def status(self) -> Status:
+        """Where the run stands now."""
+        recent = list(self._recent)
+        span = recent[-1][0] - recent[0][0] if len(recent) > 1 else 0.0
+        evaluations = self._evaluator.results if self._evaluator is not None else []
+        version = self._machine.model.version
+        return Status(
+            version=version,
+            accepted=self._num_accepted,
+            rejected=version - self._num_accepted,
+            staleness=float(np.mean([staleness for _, staleness in recent])) if recent else 0.0,
+            rate=(len(recent) - 1) / span if span > 0.0 else 0.0,
+            num_clients=len(self._machine.roster),
+            latest=evaluations[-1] if evaluations else None,
+        )
+
+    def run(self) -> Result:
+        """Consume answers until a stop condition holds; returns the final model and what led to it."""
+        self._evaluate_if_due()
+        next_report = self.settings.progress_seconds
+        while not self._is_over():
+            if self.seconds >= next_report:
+                self._send_report()
+                next_report = self.seconds + self.settings.progress_seconds
+            try:
+                item = self._answers.get(timeout=self._patience(next_report))
+            except queue.Empty:
+                continue
+            if item is not None:
+                self._take(*item)
+        self._stopped.set()
+        return self._conclude()
+
+    def _take(self, assignment: Assignment, answer: Vector | Reason, done: Future[Verdict]) -> None:
+        with self._lock:
+            before = self._machine.model.version
+            if isinstance(answer, Reason):
+                verdict = self._machine.reject(assignment.ticket, answer)
+            else:
+                verdict = self._machine.receive(assignment.ticket, answer)
+        self._num_accepted += verdict.accepted
+        self._verdicts[assignment.client, str(verdict.reason)] += 1
+        self._recent.append((self.seconds, float(before - assignment.version)))
+        self.audit.write(
+            AuditRow(
+                self.seconds,
+                before,
+                assignment.client,
+                Event.ARRIVAL,
+                str(verdict.reason),
+                verdict.accepted,
+                verdict.evidence,
+            )
+        )
+        done.set_result(verdict)
+        self._evaluate_if_due()
+
+    def _evaluate_if_due(self) -> None:
+        model = self._machine.model
+        if self._evaluator is not None and model.version % self.settings.evaluate_every == 0:
+            self._evaluator.offer(model, self.seconds)
+
+    def _is_over(self) -> bool:
+        settings, version = self.settings, self._machine.model.version
+        return (
+            self.stopped
+            or (settings.stop_after_updates is not None and version >= settings.stop_after_updates)
+            or (settings.stop_after_seconds is not None and self.seconds >= settings.stop_after_seconds)
+            or self._target_reached()
+        )
+
+    def _target_reached(self) -> bool:
+        metric, value = self.settings.stop_at_metric, self.settings.stop_at_value
+        if metric is None or value is None or self._evaluator is None:
+            return False
+        return any(done.metrics.get(metric, -np.inf) >= value for done in self._evaluator.results)
+
+    def _patience(self, next_report: float) -> float:
+        """How long to wait for an answer before looking at the clock again."""
+        limits = [next_report - self.seconds, 1.0]
+        if self.settings.stop_after_seconds is not None:
+            limits.append(self.settings.stop_after_seconds - self.seconds)
+        return max(0.001, min(limits))
+
+    def _send_report(self) -> None:
+        if self._report is not None:
+            self._report(self.status())
+
+    def _conclude(self) -> Result:
+        model, seconds = self._machine.model, self.seconds
+        evaluations = self._evaluator.finish(model, seconds) if self._evaluator is not None else []
+        arrays = self.layout.unflatten(model.params)
+        if self.settings.run_dir is not None:
+            save_file(arrays, self.settings.run_dir / "model.safetensors")
+        self._send_report()
+        return Result(arrays, model.version, seconds, self._verdicts, evaluations)
