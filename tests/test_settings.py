@@ -1,11 +1,17 @@
 import pytest
 
 from secureafl.defenses import DEFENSES, BASGDSettings, SecureAFLSettings
+from secureafl.engines.flower import FlowerSettings
 from secureafl.errors import SettingsError, UnknownSettingError
-from secureafl.server import MachineSettings
+from secureafl.server import FederationSettings, MachineSettings
 from secureafl.settings import Settings
 
-EVERY_SETTINGS_CLASS: list[type[Settings]] = [entry.settings for entry in DEFENSES.values()] + [MachineSettings]
+EVERY_SETTINGS_CLASS: list[type[Settings]] = [
+    *(entry.settings for entry in DEFENSES.values()),
+    MachineSettings,
+    FederationSettings,
+    FlowerSettings,
+]
 
 
 def misspelt(key: str) -> str:

@@ -6,14 +6,12 @@ The order, shapes and types are fixed once, from the initial model; everything t
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from secureafl.errors import LayoutError
-from secureafl.types import Vector
+from secureafl.types import NamedArrays, Vector
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +37,7 @@ class Layout:
     entries: tuple[Entry, ...]
 
     @classmethod
-    def of(cls, arrays: Mapping[str, npt.NDArray[np.generic]]) -> Layout:
+    def of(cls, arrays: NamedArrays) -> Layout:
         """The layout of these arrays, in their own order."""
         if not arrays:
             raise LayoutError("a model needs at least one array")
@@ -53,7 +51,7 @@ class Layout:
         """Length d of the flat vector."""
         return sum(entry.size for entry in self.entries)
 
-    def flatten(self, arrays: Mapping[str, npt.NDArray[np.generic]]) -> Vector:
+    def flatten(self, arrays: NamedArrays) -> Vector:
         """The arrays as one new vector, whatever order the mapping has."""
         self._check(arrays)
         flat = np.empty(self.dim, np.float32)
@@ -64,11 +62,11 @@ class Layout:
             start += entry.size
         return flat
 
-    def unflatten(self, vector: Vector) -> dict[str, npt.NDArray[np.generic]]:
+    def unflatten(self, vector: Vector) -> NamedArrays:
         """The vector as named arrays of the original shapes and types; never views of it."""
         if vector.shape != (self.dim,):
             raise LayoutError(f"vector has shape {vector.shape}; this model needs ({self.dim},)")
-        arrays: dict[str, npt.NDArray[np.generic]] = {}
+        arrays: NamedArrays = {}
         start = 0
         for entry in self.entries:
             part = vector[start : start + entry.size].reshape(entry.shape)
@@ -76,7 +74,7 @@ class Layout:
             start += entry.size
         return arrays
 
-    def _check(self, arrays: Mapping[str, npt.NDArray[np.generic]]) -> None:
+    def _check(self, arrays: NamedArrays) -> None:
         names = {entry.name for entry in self.entries}
         if missing := sorted(names - arrays.keys()):
             raise LayoutError(f"arrays missing: {', '.join(missing)}")

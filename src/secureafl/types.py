@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import NewType, TypeAlias
+from typing import Any, NewType, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +18,9 @@ Vector: TypeAlias = npt.NDArray[np.float32]
 
 Array: TypeAlias = npt.NDArray[np.generic]
 """An array of any number type, as kept in a state dictionary."""
+
+NamedArrays: TypeAlias = dict[str, npt.NDArray[Any]]
+"""A model as frameworks keep it: one array per parameter."""
 
 StateDict: TypeAlias = dict[str, Array]
 """All that is needed to go on, bit for bit; only number arrays, so that safetensors can hold it."""

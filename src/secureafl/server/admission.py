@@ -6,21 +6,15 @@ exception.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Literal
 
-import numpy as np
-import numpy.typing as npt
-
 from secureafl.layout import Layout
-from secureafl.types import Reason, Vector
+from secureafl.types import NamedArrays, Reason, Vector
 
 ClientReturns = Literal["weights", "delta", "gradient"]
 
 
-def admit(
-    arrays: Mapping[str, npt.NDArray[np.generic]], layout: Layout, base: Vector, client_returns: ClientReturns
-) -> Vector | Reason:
+def admit(arrays: NamedArrays, layout: Layout, base: Vector, client_returns: ClientReturns) -> Vector | Reason:
     """The flat update in `arrays`, which answer for the model `base`: it points uphill, like a gradient."""
     if reason := _misfit(arrays, layout):
         return reason
@@ -28,7 +22,7 @@ def admit(
     return base - flat if client_returns == "weights" else flat
 
 
-def _misfit(arrays: Mapping[str, npt.NDArray[np.generic]], layout: Layout) -> Reason | None:
+def _misfit(arrays: NamedArrays, layout: Layout) -> Reason | None:
     if arrays.keys() != {entry.name for entry in layout.entries}:
         return Reason.WRONG_NAMES
     if any(arrays[entry.name].shape != entry.shape for entry in layout.entries):

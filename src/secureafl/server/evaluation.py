@@ -8,13 +8,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TypeAlias
 
-import numpy as np
-import numpy.typing as npt
-
 from secureafl.layout import Layout
-from secureafl.types import Model
+from secureafl.types import Model, NamedArrays
 
-Evaluate: TypeAlias = Callable[[dict[str, npt.NDArray[np.generic]]], Mapping[str, float]]
+Evaluate: TypeAlias = Callable[[NamedArrays], Mapping[str, float]]
 """Scores a model given as named arrays: {"accuracy": 0.91, …}."""
 
 

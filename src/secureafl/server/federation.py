@@ -17,7 +17,6 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 
 import numpy as np
-import numpy.typing as npt
 from safetensors.numpy import save_file
 
 from secureafl.layout import Layout
@@ -25,7 +24,7 @@ from secureafl.server.audit import AuditRow, AuditTrail, Event
 from secureafl.server.config import FederationSettings
 from secureafl.server.evaluation import Evaluate, Evaluation, Evaluator
 from secureafl.server.machine import Machine
-from secureafl.types import Reason, Vector, Verdict
+from secureafl.types import NamedArrays, Reason, Vector, Verdict
 
 NONCE_BYTES = 16
 RECENT = 100  # arrivals that the reported staleness and rate look back on
@@ -59,7 +58,7 @@ class Status:
 class Result:
     """What a finished federation leaves."""
 
-    arrays: dict[str, npt.NDArray[np.generic]]
+    arrays: NamedArrays
     version: int
     seconds: float
     verdicts: Counter[tuple[str, str]] = field(default_factory=Counter)

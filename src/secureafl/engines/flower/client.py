@@ -29,7 +29,7 @@ def delta_answer(
 ) -> Message:
     """The answer of a client that sends how far it moved: start minus trained, array by array."""
     before, after = to_arrays(start), to_arrays(trained)
-    moved = {name: before[name] - after[name] for name in before}  # type: ignore[operator]
+    moved = {name: before[name] - after[name] for name in before}
     return gradient_answer(message, moved, metrics)
 
 

@@ -10,14 +10,13 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from flwr.app import Array, ArrayRecord, ConfigRecord, ConfigRecordValues, Message, MessageType, RecordDict
 
 from secureafl.engines import signing
 from secureafl.layout import Layout
 from secureafl.server import Assignment
 from secureafl.server.admission import ClientReturns, admit
-from secureafl.types import Reason, Vector
+from secureafl.types import NamedArrays, Reason, Vector
 
 ARRAYS, CONFIG = "arrays", "config"
 NONCE, VERSION, SIGNATURE = "secureafl-nonce", "server-round", "secureafl-signature"
@@ -77,7 +76,7 @@ def record_digest(record: ArrayRecord) -> bytes:
     return signing.digest((name, array.dtype, tuple(array.shape), array.data) for name, array in record.items())
 
 
-def to_arrays(model: Any) -> dict[str, npt.NDArray[np.generic]]:
+def to_arrays(model: Any) -> NamedArrays:
     """Named arrays from a Flower `ArrayRecord`, a PyTorch `state_dict` or a mapping of NumPy arrays."""
     if isinstance(model, ArrayRecord):
         return {name: array.numpy() for name, array in model.items()}

@@ -1,0 +1,59 @@
+from pathlib import Path
+
+import pytest
+
+from secureafl.engines.signing import Part, digest, read_keys, read_private_key, sign, verify, write_key_pair
+from secureafl.errors import SettingsError
+
+PARTS: list[Part] = [("w", "float32", (2, 1), b"12345678"), ("b", "float32", (1,), b"abcd")]
+
+
+def test_digest_ignores_order_and_sees_every_change() -> None:
+    assert digest(PARTS) == digest(PARTS[::-1])
+    changed: list[list[Part]] = [
+        [("v", "float32", (2, 1), b"12345678"), PARTS[1]],
+        [("w", "float64", (2, 1), b"12345678"), PARTS[1]],
+        [("w", "float32", (1, 2), b"12345678"), PARTS[1]],
+        [("w", "float32", (2, 1), b"12345679"), PARTS[1]],
+        PARTS[:1],
+        [],
+    ]
+    assert len({digest(PARTS), *map(digest, changed)}) == 1 + len(changed)
+
+
+def test_a_signature_holds_for_one_key_nonce_version_and_update(tmp_path: Path) -> None:
+    (tmp_path / "keys.toml").write_text(
+        f'a = "{write_key_pair(tmp_path / "a.pem")}"\nb = "{write_key_pair(tmp_path / "b.pem")}"\n'
+    )
+    keys = read_keys(tmp_path / "keys.toml")
+    signature = sign(read_private_key(tmp_path / "a.pem"), b"nonce", 7, b"update")
+    assert verify(keys["a"], signature, b"nonce", 7, b"update")
+    assert not verify(keys["b"], signature, b"nonce", 7, b"update")
+    assert not verify(keys["a"], signature, b"other", 7, b"update")
+    assert not verify(keys["a"], signature, b"nonce", 8, b"update")
+    assert not verify(keys["a"], signature, b"nonce", 7, b"changed")
+    assert not verify(keys["a"], b"short", b"nonce", 7, b"update")
+
+
+def test_private_keys_are_readable_by_their_owner_only(tmp_path: Path) -> None:
+    write_key_pair(tmp_path / "key.pem")
+    assert (tmp_path / "key.pem").stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ('a = "!"', "key of client 'a' is not a base64"),
+        ("a = 5", "key of client 'a'"),
+        ("not toml", "cannot read public keys"),
+    ],
+)
+def test_bad_key_files_say_what_is_wrong(content: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "keys.toml").write_text(content)
+    with pytest.raises(SettingsError, match=message):
+        read_keys(tmp_path / "keys.toml")
+
+
+def test_missing_and_foreign_private_keys_are_named(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="cannot read a signing key"):
+        read_private_key(tmp_path / "none.pem")

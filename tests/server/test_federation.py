@@ -1,0 +1,112 @@
+import threading
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from secureafl import Layout, Machine, Reason, Vector
+from secureafl.defenses import AsyncSGD
+from secureafl.errors import SettingsError
+from secureafl.server import Federation, FederationSettings, Result, Status
+from secureafl.server.audit import Event
+
+LAYOUT = Layout.of({"w": np.zeros(2, np.float32)})
+
+
+def federation(*, report: Callable[[Status], None] | None = None, **settings: object) -> Federation:
+    made = FederationSettings(defense="asyncsgd", **settings)  # type: ignore[arg-type]
+    return Federation(Machine(AsyncSGD(2), np.zeros(2, np.float32), made.machine()), LAYOUT, made, report=report)
+
+
+def in_background(run: Federation) -> tuple[threading.Thread, list[Result]]:
+    results: list[Result] = []
+    thread = threading.Thread(target=lambda: results.append(run.run()))
+    thread.start()
+    return thread, results
+
+
+def step(value: float) -> Vector:
+    return np.full(2, value, np.float32)
+
+
+def test_a_client_gets_the_new_model_once_its_answer_was_judged() -> None:
+    run = federation(stop_after_updates=2)
+    thread, results = in_background(run)
+    first = run.assign("a")
+    assert first is not None
+    verdict = run.deliver(first, step(1.0)).result(timeout=5)
+    assert verdict.accepted
+    second = run.assign("a")
+    assert second is not None
+    assert second.version == 1
+    assert second.params.tolist() == [-1, -1]
+    run.deliver(second, step(1.0))
+    thread.join(5)
+    assert results[0].arrays["w"].tolist() == [-2, -2]
+    assert results[0].verdicts == {("a", "accepted"): 2}
+    run.audit.close()
+
+
+def test_arrivals_are_taken_in_order_whatever_thread_they_come_from() -> None:
+    run = federation(stop_after_updates=200)
+    assignments = [run.assign(f"client-{k % 7}") for k in range(200)]
+    for assignment in assignments:
+        assert assignment is not None
+        run.deliver(assignment, step(0.0))
+    run.run()
+    rows = list(run.audit.rows(Event.ARRIVAL))
+    assert [row.client for row in rows] == [f"client-{k % 7}" for k in range(200)]
+    assert [row.version for row in rows] == list(range(200))
+    run.audit.close()
+
+
+def test_an_answer_that_is_no_update_is_an_arrival_with_a_reason() -> None:
+    run = federation(stop_after_updates=1)
+    assignment = run.assign("a")
+    assert assignment is not None
+    done = run.deliver(assignment, Reason.MALFORMED)
+    result = run.run()
+    assert done.result().reason == Reason.MALFORMED
+    assert result.version == 1
+    assert result.arrays["w"].tolist() == [0, 0]
+    run.audit.close()
+
+
+def test_an_answer_after_giving_up_is_unsolicited_and_moves_nothing() -> None:
+    run = federation(stop_after_seconds=0.3)
+    assignment = run.assign("a")
+    assert assignment is not None
+    run.give_up(assignment, Event.EXPIRED, "too slow")
+    done = run.deliver(assignment, step(9.0))
+    result = run.run()
+    assert done.result().reason == Reason.UNSOLICITED
+    assert result.version == 0
+    assert [row.reason for row in run.audit.rows(Event.EXPIRED)] == ["too slow"]
+    run.audit.close()
+
+
+def test_stop_ends_the_run_and_no_more_work_is_given() -> None:
+    run = federation()
+    thread, results = in_background(run)
+    run.stop()
+    thread.join(5)
+    assert len(results) == 1
+    assert run.assign("a") is None
+    run.audit.close()
+
+
+def test_progress_is_reported_and_once_more_at_the_end() -> None:
+    seen: list[Status] = []
+    run = federation(stop_after_seconds=0.35, progress_seconds=0.1, report=seen.append)
+    assignment = run.assign("a")
+    assert assignment is not None
+    run.deliver(assignment, step(1.0))
+    run.run()
+    assert len(seen) >= 3
+    assert (seen[-1].version, seen[-1].accepted, seen[-1].rejected, seen[-1].num_clients) == (1, 1, 0, 1)
+    run.audit.close()
+
+
+def test_a_target_needs_both_metric_and_value() -> None:
+    with pytest.raises(SettingsError, match="go together"):
+        FederationSettings(stop_at_metric="accuracy")

@@ -1,0 +1,33 @@
+import io
+from collections import Counter
+
+import numpy as np
+from rich.console import Console
+
+from secureafl.server import Result, Status
+from secureafl.server.evaluation import Evaluation
+from secureafl.server.progress import Progress, verdict_table
+
+
+def printed(thing: object) -> str:
+    console = Console(file=io.StringIO(), width=120)
+    console.print(thing)
+    return console.file.getvalue()  # type: ignore[attr-defined, no-any-return]
+
+
+def test_one_line_says_how_it_goes() -> None:
+    console = Console(file=io.StringIO(), width=40)
+    latest = Evaluation(40, 3.0, {"accuracy": 0.8125})
+    Progress(console, "secureafl", 100)(Status(42, 30, 12, 3.25, 7.5, 8, latest))
+    line = console.file.getvalue()  # type: ignore[attr-defined]
+    assert line.count("\n") == 1
+    for part in ("secureafl", "updates 42/100", "accepted 30 rejected 12", "staleness 3.2", "accuracy 0.812"):
+        assert part in line
+
+
+def test_the_table_begins_with_the_least_believed_client() -> None:
+    verdicts = Counter({("good", "accepted"): 9, ("bad", "changed-too-abruptly"): 3, ("bad", "first-contact"): 1})
+    text = printed(verdict_table(Result({"w": np.zeros(1)}, 13, 1.0, verdicts), "title"))
+    assert text.index("bad") < text.index("good")
+    assert "changed-too-abruptly 3" in text
+    assert "25%" in text
