@@ -20,7 +20,7 @@ from flwr.app import ConfigRecordValues, Context
 from flwr.serverapp import Grid, ServerApp
 from rich.console import Console
 
-from secureafl.defenses import Reference, Scorer
+from secureafl.defenses import Defense, Reference, Scorer
 from secureafl.engines.flower.config import FlowerSettings, read_run_config
 from secureafl.engines.flower.nodes import NodePool
 from secureafl.engines.flower.records import Records, to_arrays
@@ -79,12 +79,16 @@ def run_federation(
     train_config: Mapping[str, ConfigRecordValues] | None = None,
     reference: Reference | None = None,
     score: Scorer | None = None,
+    defense: Defense | None = None,
     console: Console | None = None,
 ) -> Result:
-    """Train `model` with the grid's nodes until a stop condition holds, or SIGTERM or SIGINT comes."""
+    """Train `model` with the grid's nodes until a stop condition holds, or SIGTERM or SIGINT comes.
+
+    `defense` takes the place of the one the settings name: for a rule of your own.
+    """
     arrays = to_arrays(model)
     layout = Layout.of(arrays)
-    defense = settings.make_defense(layout.dim, reference=reference, score=score)
+    defense = defense or settings.make_defense(layout.dim, reference=reference, score=score)
     machine = Machine(defense, layout.flatten(arrays), settings.machine())
     keys = read_keys(settings.keys_file) if settings.keys_file is not None else None
     records = Records(layout, settings.client_returns, train_config, keys)

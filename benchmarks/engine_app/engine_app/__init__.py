@@ -1,0 +1,1 @@
+"""Measures what the server step costs a Flower federation."""

@@ -1,0 +1,1 @@
+"""Nodes that behave well or badly, as their node config says."""

@@ -1,0 +1,136 @@
+"""A real deployment on loopback: SuperLink, SuperNodes, one process per message, with and without TLS and node keys."""
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+from safetensors.numpy import load_file
+from tests.end_to_end.flower_processes import Config, Deployment
+
+from secureafl.engines.signing import write_key_pair
+from secureafl.server.audit import AuditRow, AuditTrail, Event
+
+pytestmark = pytest.mark.end_to_end
+
+APP = Path(__file__).parent / "flower_app"
+
+
+def read_audit(run_dir: Path) -> list[AuditRow]:
+    trail = AuditTrail(run_dir / "run.db")
+    rows = list(trail.rows())
+    trail.close()
+    return rows
+
+
+def wait_for_arrivals(run_dir: Path, client: int, count: int, timeout: float) -> None:
+    deadline = time.monotonic() + timeout
+    while time.monotonic() < deadline:
+        if (run_dir / "run.db").exists() and len(arrivals(read_audit(run_dir), client)) >= count:
+            return
+        time.sleep(1.0)
+    raise AssertionError(f"no {count} arrivals of {client} in {timeout} s")
+
+
+def arrivals(rows: list[AuditRow], client: int) -> list[AuditRow]:
+    return [row for row in rows if row.event is Event.ARRIVAL and row.client == str(client)]
+
+
+def events(rows: list[AuditRow], client: int) -> list[Event]:
+    return [row.event for row in rows if row.client == str(client)]
+
+
+@pytest.mark.parametrize("tls", [False, True], ids=["insecure", "tls"])
+def test_eight_nodes_two_liars_one_slow_one_killed_one_late(tls: bool, tmp_path: Path) -> None:
+    roles: dict[int, Config] = {
+        **{index: {"role": "honest"} for index in range(4)},
+        4: {"role": "poison"},
+        5: {"role": "poison"},
+        6: {"role": "slow", "delay": 20.0},
+    }
+    run_dir = tmp_path / "run"
+    with Deployment(tmp_path / "flower", tls=tls) as deployment:
+        nodes = deployment.start_nodes(roles)
+        config: Config = {"secureafl.run-dir": str(run_dir), "secureafl.stop-after-seconds": 125.0 if tls else 90.0}
+        run_id = deployment.submit(APP, {**config, "delay": 1.0, "secureafl.min-nodes": 7})
+        wait_for_arrivals(run_dir, nodes[0].node_id, 1, timeout=60.0)
+        nodes[0].kill()  # in the middle of its next task
+        late = deployment.start_node(7, {"role": "honest"})
+        again = deployment.start_node(0, roles[0])
+        deployment.wait(run_id, timeout=150.0)
+    rows = read_audit(run_dir)
+    for node in nodes[1:]:
+        assert arrivals(rows, node.node_id), "every node took part"
+    assert arrivals(rows, late.node_id), "the late one too"
+    assert arrivals(rows, again.node_id), "and the killed one once it was back"
+    if tls:  # node keys: the same node, whose open task the SuperLink reported as lost
+        assert again.node_id == nodes[0].node_id
+        assert {Event.LEFT, Event.RETURNED} <= set(events(rows, nodes[0].node_id))
+    fast = max(len(arrivals(rows, node.node_id)) for node in nodes[1:6])
+    assert len(arrivals(rows, nodes[6].node_id)) < fast, "the slow one did not hold up the others"
+    weights = load_file(run_dir / "model.safetensors")["w"]
+    assert abs(float(weights.mean()) - 1.0) < 0.5, "two liars out of eight pull towards -9 in vain"
+
+
+def test_faulty_nodes_leave_their_audit_rows_and_the_run_goes_on(tmp_path: Path) -> None:
+    roles = ["honest", "honest", "raise", "garbage", "exit", "late-answer"]
+    run_dir = tmp_path / "run"
+    with Deployment(tmp_path / "flower") as deployment:
+        configs: dict[int, Config] = {
+            i: {"role": role, "delay": 300.0 if role == "late-answer" else 0.0} for i, role in enumerate(roles)
+        }
+        nodes = dict(zip(roles[1:], deployment.start_nodes(configs)[1:], strict=True))
+        config: Config = {"secureafl.run-dir": str(run_dir), "secureafl.ttl-seconds": 30.0}
+        deployment.run(APP, {**config, "secureafl.stop-after-seconds": 100.0, "secureafl.min-nodes": 6}, timeout=160.0)
+    rows = read_audit(run_dir)
+    reasons = {
+        role: {(row.event, row.reason) for row in rows if row.client == str(node.node_id)}
+        for role, node in nodes.items()
+    }
+    assert any(
+        (event is Event.CLIENT_ERROR and "cannot train" in reason) or "code 2" in reason
+        for event, reason in reasons["raise"]
+    )
+    assert (Event.ARRIVAL, "malformed") in reasons["garbage"]
+    assert any(event in {Event.CLIENT_ERROR, Event.EXPIRED} for event, _ in reasons["exit"])
+    assert any(event is Event.EXPIRED for event, _ in reasons["late-answer"])
+    honest = arrivals(rows, nodes["honest"].node_id)
+    assert honest[-1].seconds > 70.0, "an honest node was served to the end"
+
+
+def test_a_forged_answer_is_taken_without_signing_and_refused_with_it(tmp_path: Path) -> None:
+    """TLS and node keys are on. The forger answers in the victim's name for the victim's own ticket."""
+    keys = {index: tmp_path / f"signing-{index}.pem" for index in (0, 1)}
+    public = {index: write_key_pair(path) for index, path in keys.items()}
+    outcome: dict[str, list[AuditRow]] = {}
+    with Deployment(tmp_path / "flower", tls=True) as deployment:
+        victim, forger = deployment.start_nodes(
+            {
+                index: {"role": role, "secureafl-key": str(keys[index])}
+                for index, role in enumerate(["victim", "forger"])
+            }
+        )
+        keys_file = tmp_path / "keys.toml"
+        keys_file.write_text(f'{victim.node_id} = "{public[0]}"\n{forger.node_id} = "{public[1]}"\n')
+        for name, used_keys in {"unsigned": "", "signed": str(keys_file)}.items():
+            run_dir, leak = tmp_path / name, tmp_path / f"{name}.json"
+            config: Config = {
+                "leak": str(leak),
+                "secureafl.defense": "asyncsgd",
+                "secureafl.min-nodes": 2,
+                "secureafl.run-dir": str(run_dir),
+                "secureafl.keys-file": used_keys,
+                "secureafl.stop-after-updates": 1,
+                "secureafl.stop-after-seconds": 90.0,
+            }
+            deployment.run(APP, config, timeout=150.0)
+            assert json.loads(leak.read_text())["node_id"] == str(victim.node_id)
+            outcome[name] = arrivals(read_audit(run_dir), victim.node_id)
+    [taken], [refused] = outcome["unsigned"], outcome["signed"]
+    assert taken.accepted, "without signing, the server believes the forger"
+    assert taken.evidence["norm"] == pytest.approx(1000.0 * 1000**0.5), (
+        "it was the forger's content in the victim's name"
+    )
+    assert not refused.accepted
+    assert refused.reason == "bad-signature"
+    assert load_file(tmp_path / "signed" / "model.safetensors")["w"].max() == 0.0, "the model did not move"
