@@ -4,7 +4,8 @@
     ├── SettingsError          a configuration value or key is wrong: the operator's to fix
     │   └── UnknownSettingError    a key nobody knows, with the nearest one that exists
     ├── LayoutError            named arrays do not fit the model they are meant for
-    └── StateError             saved state does not belong to the object it is loaded into
+    ├── StateError             saved state does not belong to the object it is loaded into
+    └── StoreError             a run directory cannot be written, or is damaged
 
 A client's fault is never an exception: it is a `Verdict` that refuses the update and says why.
 """
@@ -30,3 +31,7 @@ class LayoutError(SecureAFLError):
 
 class StateError(SecureAFLError):
     """Saved state does not fit the object it is loaded into."""
+
+
+class StoreError(SecureAFLError):
+    """A run's files cannot be read or written, or are damaged."""

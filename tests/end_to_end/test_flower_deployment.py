@@ -9,34 +9,34 @@ from safetensors.numpy import load_file
 from tests.end_to_end.flower_processes import Config, Deployment
 
 from secureafl.engines.signing import write_key_pair
-from secureafl.server.audit import AuditRow, AuditTrail, Event
+from secureafl.server.journal import Entry, Event, Journal
 
 pytestmark = pytest.mark.end_to_end
 
 APP = Path(__file__).parent / "flower_app"
 
 
-def read_audit(run_dir: Path) -> list[AuditRow]:
-    trail = AuditTrail(run_dir / "run.db")
-    rows = list(trail.rows())
-    trail.close()
+def read_journal(run_dir: Path) -> list[Entry]:
+    journal = Journal(run_dir / "run.db")
+    rows = list(journal.entries())
+    journal.close()
     return rows
 
 
 def wait_for_arrivals(run_dir: Path, client: int, count: int, timeout: float) -> None:
     deadline = time.monotonic() + timeout
     while time.monotonic() < deadline:
-        if (run_dir / "run.db").exists() and len(arrivals(read_audit(run_dir), client)) >= count:
+        if (run_dir / "run.db").exists() and len(arrivals(read_journal(run_dir), client)) >= count:
             return
         time.sleep(1.0)
     raise AssertionError(f"no {count} arrivals of {client} in {timeout} s")
 
 
-def arrivals(rows: list[AuditRow], client: int) -> list[AuditRow]:
+def arrivals(rows: list[Entry], client: int) -> list[Entry]:
     return [row for row in rows if row.event is Event.ARRIVAL and row.client == str(client)]
 
 
-def events(rows: list[AuditRow], client: int) -> list[Event]:
+def events(rows: list[Entry], client: int) -> list[Event]:
     return [row.event for row in rows if row.client == str(client)]
 
 
@@ -58,7 +58,7 @@ def test_eight_nodes_two_liars_one_slow_one_killed_one_late(tls: bool, tmp_path:
         late = deployment.start_node(7, {"role": "honest"})
         again = deployment.start_node(0, roles[0])
         deployment.wait(run_id, timeout=150.0)
-    rows = read_audit(run_dir)
+    rows = read_journal(run_dir)
     for node in nodes[1:]:
         assert arrivals(rows, node.node_id), "every node took part"
     assert arrivals(rows, late.node_id), "the late one too"
@@ -72,7 +72,7 @@ def test_eight_nodes_two_liars_one_slow_one_killed_one_late(tls: bool, tmp_path:
     assert abs(float(weights.mean()) - 1.0) < 0.5, "two liars out of eight pull towards -9 in vain"
 
 
-def test_faulty_nodes_leave_their_audit_rows_and_the_run_goes_on(tmp_path: Path) -> None:
+def test_faulty_nodes_are_on_record_and_the_run_goes_on(tmp_path: Path) -> None:
     roles = ["honest", "honest", "raise", "garbage", "exit", "late-answer"]
     run_dir = tmp_path / "run"
     with Deployment(tmp_path / "flower") as deployment:
@@ -82,7 +82,7 @@ def test_faulty_nodes_leave_their_audit_rows_and_the_run_goes_on(tmp_path: Path)
         nodes = dict(zip(roles[1:], deployment.start_nodes(configs)[1:], strict=True))
         config: Config = {"secureafl.run-dir": str(run_dir), "secureafl.ttl-seconds": 30.0}
         deployment.run(APP, {**config, "secureafl.stop-after-seconds": 100.0, "secureafl.min-nodes": 6}, timeout=160.0)
-    rows = read_audit(run_dir)
+    rows = read_journal(run_dir)
     reasons = {
         role: {(row.event, row.reason) for row in rows if row.client == str(node.node_id)}
         for role, node in nodes.items()
@@ -102,7 +102,7 @@ def test_a_forged_answer_is_taken_without_signing_and_refused_with_it(tmp_path: 
     """TLS and node keys are on. The forger answers in the victim's name for the victim's own ticket."""
     keys = {index: tmp_path / f"signing-{index}.pem" for index in (0, 1)}
     public = {index: write_key_pair(path) for index, path in keys.items()}
-    outcome: dict[str, list[AuditRow]] = {}
+    outcome: dict[str, list[Entry]] = {}
     with Deployment(tmp_path / "flower", tls=True) as deployment:
         victim, forger = deployment.start_nodes(
             {
@@ -125,7 +125,7 @@ def test_a_forged_answer_is_taken_without_signing_and_refused_with_it(tmp_path: 
             }
             deployment.run(APP, config, timeout=150.0)
             assert json.loads(leak.read_text())["node_id"] == str(victim.node_id)
-            outcome[name] = arrivals(read_audit(run_dir), victim.node_id)
+            outcome[name] = arrivals(read_journal(run_dir), victim.node_id)
     [taken], [refused] = outcome["unsigned"], outcome["signed"]
     assert taken.accepted, "without signing, the server believes the forger"
     assert taken.evidence["norm"] == pytest.approx(1000.0 * 1000**0.5), (

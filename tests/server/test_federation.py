@@ -8,7 +8,7 @@ from secureafl import Layout, Machine, Reason, Vector
 from secureafl.defenses import AsyncSGD
 from secureafl.errors import SettingsError
 from secureafl.server import Federation, FederationSettings, Result, Status
-from secureafl.server.audit import Event
+from secureafl.server.journal import Event
 
 LAYOUT = Layout.of({"w": np.zeros(2, np.float32)})
 
@@ -44,7 +44,7 @@ def test_a_client_gets_the_new_model_once_its_answer_was_judged() -> None:
     thread.join(5)
     assert results[0].arrays["w"].tolist() == [-2, -2]
     assert results[0].verdicts == {("a", "accepted"): 2}
-    run.audit.close()
+    run.close()
 
 
 def test_arrivals_are_taken_in_order_whatever_thread_they_come_from() -> None:
@@ -54,10 +54,10 @@ def test_arrivals_are_taken_in_order_whatever_thread_they_come_from() -> None:
         assert assignment is not None
         run.deliver(assignment, step(0.0))
     run.run()
-    rows = list(run.audit.rows(Event.ARRIVAL))
+    rows = list(run.journal.entries(Event.ARRIVAL))
     assert [row.client for row in rows] == [f"client-{k % 7}" for k in range(200)]
     assert [row.version for row in rows] == list(range(200))
-    run.audit.close()
+    run.close()
 
 
 def test_an_answer_that_is_no_update_is_an_arrival_with_a_reason() -> None:
@@ -69,7 +69,7 @@ def test_an_answer_that_is_no_update_is_an_arrival_with_a_reason() -> None:
     assert done.result().reason == Reason.MALFORMED
     assert result.version == 1
     assert result.arrays["w"].tolist() == [0, 0]
-    run.audit.close()
+    run.close()
 
 
 def test_an_answer_after_giving_up_is_unsolicited_and_moves_nothing() -> None:
@@ -81,8 +81,8 @@ def test_an_answer_after_giving_up_is_unsolicited_and_moves_nothing() -> None:
     result = run.run()
     assert done.result().reason == Reason.UNSOLICITED
     assert result.version == 0
-    assert [row.reason for row in run.audit.rows(Event.EXPIRED)] == ["too slow"]
-    run.audit.close()
+    assert [row.reason for row in run.journal.entries(Event.EXPIRED)] == ["too slow"]
+    run.close()
 
 
 def test_stop_ends_the_run_and_no_more_work_is_given() -> None:
@@ -92,7 +92,7 @@ def test_stop_ends_the_run_and_no_more_work_is_given() -> None:
     thread.join(5)
     assert len(results) == 1
     assert run.assign("a") is None
-    run.audit.close()
+    run.close()
 
 
 def test_progress_is_reported_and_once_more_at_the_end() -> None:
@@ -104,7 +104,7 @@ def test_progress_is_reported_and_once_more_at_the_end() -> None:
     run.run()
     assert len(seen) >= 3
     assert (seen[-1].version, seen[-1].accepted, seen[-1].rejected, seen[-1].num_clients) == (1, 1, 0, 1)
-    run.audit.close()
+    run.close()
 
 
 def test_a_target_needs_both_metric_and_value() -> None:

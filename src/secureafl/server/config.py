@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import Field, model_validator
@@ -10,10 +9,10 @@ from pydantic import Field, model_validator
 from secureafl.defenses import Defense, Reference, Scorer, build_defense
 from secureafl.errors import SettingsError
 from secureafl.server.machine import MachineSettings
-from secureafl.settings import Settings
+from secureafl.server.run import StoreSettings
 
 
-class FederationSettings(Settings):
+class FederationSettings(StoreSettings):
     """One federation: how it judges, when it ends, what it reports."""
 
     defense: str = "secureafl"
@@ -38,8 +37,8 @@ class FederationSettings(Settings):
     """Evaluate the model, beside training, every so many versions; less often if an evaluation takes longer."""
     progress_seconds: float = Field(5.0, gt=0.0)
     """Time between two lines of progress."""
-    run_dir: Path | None = None
-    """Where the audit trail and the final model go; None keeps the trail in memory and no model."""
+    resume: bool = False
+    """Go on with the run that `run_dir` holds, from its last durable arrival, instead of starting a new one."""
 
     @model_validator(mode="after")
     def _target_is_whole(self) -> FederationSettings:
@@ -50,6 +49,11 @@ class FederationSettings(Settings):
     def machine(self) -> MachineSettings:
         """The machine's share of these settings."""
         return MachineSettings(server_lr=self.server_lr, max_staleness=self.max_staleness)
+
+    def facts(self) -> dict[str, object]:
+        """What a resumed run must share with the one it resumes: everything that decides verdicts."""
+        decisive = ("defense", "defense_settings", "client_returns", "server_lr", "max_staleness")
+        return {name: getattr(self, name) for name in decisive}
 
     def make_defense(self, dim: int, *, reference: Reference | None = None, score: Scorer | None = None) -> Defense:
         """The defense these settings describe."""

@@ -1,7 +1,7 @@
 """The machine among threads: engines ask for work for their clients and deliver answers; one consumer steps.
 
 An engine's threads call `assign`, `deliver` and `give_up` at any time. Answers enter one queue, and the thread that
-calls `run` takes them in order of arrival, steps the machine, writes the audit trail, and resolves the future that
+calls `run` takes them in order of arrival, steps the machine, writes the journal, and resolves the future that
 `deliver` returned, so that the client gets the new model at once. Nothing here knows which engine it serves.
 """
 
@@ -20,10 +20,11 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from secureafl.layout import Layout
-from secureafl.server.audit import AuditRow, AuditTrail, Event
 from secureafl.server.config import FederationSettings
 from secureafl.server.evaluation import Evaluate, Evaluation, Evaluator
+from secureafl.server.journal import Event, Journal
 from secureafl.server.machine import Machine
+from secureafl.server.run import Run
 from secureafl.types import NamedArrays, Reason, Vector, Verdict
 
 NONCE_BYTES = 16
@@ -67,7 +68,7 @@ class Result:
 
 
 class Federation:
-    """One run: a machine, its clients' answers, an audit trail, and an end."""
+    """One run: a machine, its clients' answers, a journal, and an end."""
 
     def __init__(
         self,
@@ -81,15 +82,12 @@ class Federation:
     ) -> None:
         self.layout = layout
         self.settings = settings
-        if settings.run_dir is not None:
-            settings.run_dir.mkdir(parents=True, exist_ok=True)
-        self.audit = AuditTrail(settings.run_dir / "run.db" if settings.run_dir is not None else None)
+        start = Run.resume if settings.resume else Run
+        self._run = start(machine, settings, facts=settings.facts(), clock=clock)
         self._machine = machine
         self._evaluator = Evaluator(evaluate, layout) if evaluate is not None else None
         self._report = report
-        self._clock = clock
-        self._began = clock()
-        self._lock = threading.Lock()  # around the machine
+        self._lock = threading.Lock()  # around the run
         self._answers: queue.SimpleQueue[tuple[Assignment, Vector | Reason, Future[Verdict]] | None] = (
             queue.SimpleQueue()
         )
@@ -106,14 +104,19 @@ class Federation:
     @property
     def seconds(self) -> float:
         """Time since the run began."""
-        return self._clock() - self._began
+        return self._run.seconds
+
+    @property
+    def journal(self) -> Journal:
+        """Everything that happened so far."""
+        return self._run.journal
 
     def assign(self, client: str) -> Assignment | None:
         """The present model for this client, under a new ticket; None once the run is over."""
         if self.stopped:
             return None
         with self._lock:
-            ticket = self._machine.issue(self._machine.enrol(client))
+            ticket = self._run.issue(client)
             params = self._machine.model_of(ticket).params
         return Assignment(ticket.number, client, ticket.version, params, secrets.token_bytes(NONCE_BYTES))
 
@@ -126,17 +129,27 @@ class Federation:
     def give_up(self, assignment: Assignment, event: Event, reason: str) -> None:
         """No answer will come for this assignment: record why."""
         with self._lock:
-            self._machine.withdraw(assignment.ticket)
-        self.note(assignment.client, event, reason)
+            self._run.withdraw(assignment.ticket, event, reason)
+
+    def withdraw_all(self, reason: str) -> None:
+        """No ticket that is out will be answered any more, as when a restarted engine has forgotten its messages."""
+        with self._lock:
+            for ticket in self._machine.open_tickets:
+                self._run.withdraw(ticket.number, Event.EXPIRED, reason)
 
     def note(self, client: str, event: Event, reason: str = "") -> None:
         """Write a row about a client that is not an arrival."""
-        self.audit.write(AuditRow(self.seconds, self._machine.model.version, client, event, reason))
+        with self._lock:
+            self._run.note(client, event, reason)
 
     def stop(self) -> None:
         """End the run as soon as the arrival at hand is done. Safe in a signal handler."""
         self._stopped.set()
         self._answers.put(None)
+
+    def close(self) -> None:
+        """Make the journal durable and let go of the run's files. Call it once no engine thread is left."""
+        self._run.close()
 
     def status(self) -> Status:
         """Where the run stands now."""
@@ -174,24 +187,10 @@ class Federation:
     def _take(self, assignment: Assignment, answer: Vector | Reason, done: Future[Verdict]) -> None:
         with self._lock:
             before = self._machine.model.version
-            if isinstance(answer, Reason):
-                verdict = self._machine.reject(assignment.ticket, answer)
-            else:
-                verdict = self._machine.receive(assignment.ticket, answer)
+            verdict = self._run.receive(assignment.ticket, answer)
         self._num_accepted += verdict.accepted
         self._verdicts[assignment.client, str(verdict.reason)] += 1
         self._recent.append((self.seconds, float(before - assignment.version)))
-        self.audit.write(
-            AuditRow(
-                self.seconds,
-                before,
-                assignment.client,
-                Event.ARRIVAL,
-                str(verdict.reason),
-                verdict.accepted,
-                verdict.evidence,
-            )
-        )
         done.set_result(verdict)
         self._evaluate_if_due()
 
@@ -223,6 +222,7 @@ class Federation:
         return max(0.001, min(limits))
 
     def _send_report(self) -> None:
+        self.journal.commit()  # so that whoever reads along sees what happened
         if self._report is not None:
             self._report(self.status())
 
@@ -232,5 +232,6 @@ class Federation:
         arrays = self.layout.unflatten(model.params)
         if self.settings.run_dir is not None:
             save_file(arrays, self.settings.run_dir / "model.safetensors")
+        self._run.snapshot()
         self._send_report()
         return Result(arrays, model.version, seconds, self._verdicts, evaluations)

@@ -99,6 +99,10 @@ class Machine:
         self._uses[version] += 1
         return ticket
 
+    def ticket(self, number: int) -> Ticket | None:
+        """The open ticket with this number, if there is one."""
+        return self._tickets.get(number)
+
     def model_of(self, ticket: Ticket) -> Model:
         """The model this open ticket was issued for."""
         if ticket.version not in self._held:

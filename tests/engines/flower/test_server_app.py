@@ -15,23 +15,23 @@ from tests.engines.flower.fake_grid import FakeGrid, Node, error, reply, trainer
 
 from secureafl.engines.flower import FlowerSettings, run_federation
 from secureafl.server import Result
-from secureafl.server.audit import AuditRow, AuditTrail, Event
+from secureafl.server.journal import Entry, Event, Journal
 
 MODEL = {"w": np.zeros(3, np.float32), "b": np.zeros((2, 2), np.float64)}
 QUICK: dict[str, Any] = {"discovery_seconds": 0.02, "poll_seconds": 0.001, "retry_seconds": 0.02, "num_workers": 4}
 
 
-def federate(grid: FakeGrid, run_dir: Path, **settings: Any) -> tuple[Result, list[AuditRow]]:
+def federate(grid: FakeGrid, run_dir: Path, **settings: Any) -> tuple[Result, list[Entry]]:
     made = FlowerSettings(**{**QUICK, "stop_after_seconds": 20.0, "run_dir": run_dir, **settings})
     result = run_federation(grid, MODEL, made, console=Console(quiet=True))  # type: ignore[arg-type]
-    trail = AuditTrail(run_dir / "run.db")
-    rows = list(trail.rows())
-    trail.close()
+    journal = Journal(run_dir / "run.db")
+    rows = list(journal.entries())
+    journal.close()
     return result, rows
 
 
-def events(rows: list[AuditRow], node_id: int) -> list[Event]:
-    return [row.event for row in rows if row.client == str(node_id)]
+def events(rows: list[Entry], node_id: int) -> list[Event]:
+    return [row.event for row in rows if row.client == str(node_id) and row.event is not Event.ISSUED]
 
 
 def after(num_pulls: int, node: Node) -> Node:
@@ -132,7 +132,7 @@ def test_a_refused_push_forgets_the_node(tmp_path: Path) -> None:
     assert events(rows, 2)[:2] == [Event.JOINED, Event.LEFT]
 
 
-def test_error_replies_become_audit_rows_and_are_retried_with_back_off(tmp_path: Path) -> None:
+def test_error_replies_become_journal_entries_and_are_retried_with_back_off(tmp_path: Path) -> None:
     grid = FakeGrid({1: trainer(1.0), 2: lambda message: error(message, 2, "ClientApp raised")})
     _, rows = federate(grid, tmp_path, stop_after_seconds=0.8)
     errors = [row for row in rows if row.client == "2" and row.event is Event.CLIENT_ERROR]

@@ -21,7 +21,7 @@ from secureafl.engines.flower.config import FlowerSettings
 from secureafl.engines.flower.records import Records
 from secureafl.engines.flower.schedule import Schedule
 from secureafl.server import Assignment, Federation
-from secureafl.server.audit import Event
+from secureafl.server.journal import Event
 from secureafl.types import Reason, Vector, Verdict
 
 EXPIRED, NODE_UNAVAILABLE = 3, 5  # Flower's error codes: the answer's time is over; the node has gone

@@ -95,13 +95,15 @@ def run_federation(
     console = console or Console()
     progress = Progress(console, settings.defense, settings.stop_after_updates)
     federation = Federation(machine, layout, settings, evaluate=evaluate, report=progress)
+    if settings.resume:  # a new Flower run: messages of the old one can no longer be answered
+        federation.withdraw_all("the server restarted")
     pool = NodePool(grid, federation, records, settings)
     try:
         with _stopped_by_signals(federation):
             result = federation.run()
     finally:
         pool.close()
-        federation.audit.close()
+        federation.close()
     console.print(verdict_table(result, f"{settings.defense}: {result.version} updates in {result.seconds:.0f} s"))
     return result
 

@@ -1,0 +1,66 @@
+"""Snapshots of a machine's whole state: safetensors files that are either whole or not there."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load, save
+
+from secureafl.errors import StoreError
+from secureafl.types import Array, StateDict
+
+
+class Snapshots:
+    """The `snapshots/` folder of a run."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        directory.mkdir(parents=True, exist_ok=True)
+        for left_over in directory.glob("*.tmp"):  # from a crash in the middle of `write`
+            left_over.unlink()
+
+    def path(self, version: int) -> Path:
+        return self._directory / f"{version:012d}.safetensors"
+
+    def write(self, version: int, state: Mapping[str, Array]) -> str:
+        """Write a snapshot so that no crash leaves half of one; returns its SHA-256."""
+        content = save({key: np.asarray(value, order="C") for key, value in state.items()})
+        draft, final = self.path(version).with_suffix(".tmp"), self.path(version)
+        with draft.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        draft.rename(final)
+        _fsync_directory(self._directory)
+        return hashlib.sha256(content).hexdigest()
+
+    def read(self, version: int, sha256: str) -> StateDict:
+        """A snapshot's state; `StoreError` says what is wrong with a missing or damaged one."""
+        path = self.path(version)
+        try:
+            content = path.read_bytes()
+        except OSError as error:
+            raise StoreError(f"snapshot {path}: {error.strerror}") from None
+        if hashlib.sha256(content).hexdigest() != sha256:
+            raise StoreError(f"snapshot {path} is damaged: its SHA-256 is not the one on record")
+        try:
+            return dict(load(content))
+        except SafetensorError as error:
+            raise StoreError(f"snapshot {path} is damaged: {error}") from None
+
+    def remove(self, version: int) -> None:
+        self.path(version).unlink(missing_ok=True)
+
+
+def _fsync_directory(directory: Path) -> None:
+    """Make a rename durable."""
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,76 @@
+import math
+import sqlite3
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from secureafl.errors import StoreError
+from secureafl.server.journal import Entry, Event, Journal
+
+ARRIVAL = Entry(
+    1.5, 3, "hospital", Event.ARRIVAL, "accepted", True, {"norm": 2.0, "threshold": math.inf}, 7, 2, b"1234", b"hash"
+)
+LEFT = Entry(2.0, 4, "hospital", Event.LEFT, "node gone")
+
+
+def unnumbered(entries: object) -> list[Entry]:
+    return [replace(entry, number=None) for entry in entries]  # type: ignore[attr-defined]
+
+
+def test_entries_come_back_as_they_were_written(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "run.db")
+    journal.append(ARRIVAL)
+    journal.append(LEFT)
+    journal.close()
+    again = Journal(tmp_path / "run.db")
+    assert unnumbered(again.entries(payloads=True)) == [ARRIVAL, LEFT]
+    assert unnumbered(again.entries()) == [replace(ARRIVAL, payload=None), LEFT]
+    assert unnumbered(again.entries(Event.LEFT)) == [LEFT]
+    assert unnumbered(again.entries(after=1)) == [LEFT]
+    again.close()
+
+
+def test_long_journals_are_read_in_pieces(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "run.db")
+    for version in range(1_234):
+        journal.append(replace(LEFT, version=version), durable=False)
+    assert [entry.version for entry in journal.entries()] == list(range(1_234))
+    journal.close()
+
+
+def test_entries_that_may_wait_are_seen_by_others_with_the_next_durable_one(tmp_path: Path) -> None:
+    journal, reader = Journal(tmp_path / "run.db"), Journal(tmp_path / "run.db")
+    journal.append(LEFT, durable=False)
+    assert list(reader.entries()) == []
+    journal.append(ARRIVAL)
+    assert len(list(reader.entries())) == 2
+    journal.close()
+    reader.close()
+
+
+def test_anyone_can_read_the_database(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "run.db")
+    journal.append(ARRIVAL)
+    with sqlite3.connect(tmp_path / "run.db") as reader:
+        found = reader.execute("SELECT client, accepted, json_extract(evidence, '$.norm') FROM log").fetchall()
+    reader.close()
+    journal.close()
+    assert found == [("hospital", 1, 2.0)]
+
+
+def test_a_flipped_bit_in_an_update_is_found(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "run.db")
+    journal.append(ARRIVAL)
+    with sqlite3.connect(tmp_path / "run.db") as vandal:
+        vandal.execute("UPDATE log SET payload = ?", [b"1235"])
+    vandal.close()
+    with pytest.raises(StoreError, match="the update in row 1 is damaged"):
+        list(journal.entries(payloads=True))
+    journal.close()
+
+
+def test_a_file_that_is_no_database_is_named(tmp_path: Path) -> None:
+    (tmp_path / "run.db").write_bytes(b"not a database" * 100)
+    with pytest.raises(StoreError, match=r"run\.db: file is not a database"):
+        Journal(tmp_path / "run.db")
