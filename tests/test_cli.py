@@ -1,4 +1,10 @@
+import csv
+import io
+import json
+from pathlib import Path
+
 import pytest
+from tests.server.recorded_runs import record
 from typer.testing import CliRunner
 
 from secureafl import __version__
@@ -41,3 +47,58 @@ def test_a_misspelt_defense_is_met_with_the_nearest() -> None:
     result = runner.invoke(app, ["defenses", "kardan"])
     assert result.exit_code == 2
     assert "did you mean 'kardam'?" in result.output
+
+
+def test_audit_shows_clients_as_table_json_and_csv(tmp_path: Path) -> None:
+    record(tmp_path / "run", 60).journal.close()
+    table = runner.invoke(app, ["audit", str(tmp_path / "run")])
+    assert table.exit_code == 0
+    assert "client-0" in table.output
+    as_json = json.loads(runner.invoke(app, ["audit", str(tmp_path / "run"), "--json"]).output)
+    as_csv = list(csv.DictReader(io.StringIO(runner.invoke(app, ["audit", str(tmp_path / "run"), "--csv"]).output)))
+    assert len(as_json) == len(as_csv) == 8
+    assert sum(record["arrivals"] for record in as_json) == 60
+
+
+def test_audit_explains_one_verdict(tmp_path: Path) -> None:
+    record(tmp_path / "run", 20).journal.close()
+    assert "Arrival 3: client" in runner.invoke(app, ["audit", str(tmp_path / "run"), "--update", "3"]).output
+    missing = runner.invoke(app, ["audit", str(tmp_path / "run"), "--update", "99"])
+    assert missing.exit_code == 2
+    assert "has no arrival 99" in missing.output
+
+
+def test_replay_compares_two_defenses(tmp_path: Path) -> None:
+    record(tmp_path / "run", 60).journal.close()
+    result = runner.invoke(app, ["replay", str(tmp_path / "run"), "--defense", "kardam", "--set", "dampening=none"])
+    assert result.exit_code == 0, result.output
+    assert "secureafl then, kardam now" in result.output.replace("\n", " ")
+    assert "The two models ended" in result.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["replay", "RUN", "--set", "percentil=0.5"], "did you mean 'percentile'?"),
+        (["replay", "RUN", "--set", "percentile"], "--set takes KEY=VALUE"),
+        (["replay", "RUN", "--defense", "zenopp"], "pass reference="),
+        (["eject", "RUN", "--client", "nobody", "--out", "OUT"], "knows no client nobody"),
+        (["audit", "NOWHERE"], "holds no run"),
+    ],
+)
+def test_mistakes_are_met_with_one_clear_line(arguments: list[str], message: str, tmp_path: Path) -> None:
+    record(tmp_path / "RUN", 10).journal.close()
+    named = [str(tmp_path / word) if word.isupper() else word for word in arguments]
+    result = runner.invoke(app, named)
+    assert result.exit_code == 2
+    assert message in result.output
+    assert "Traceback" not in result.output
+
+
+def test_eject_writes_a_repaired_run(tmp_path: Path) -> None:
+    record(tmp_path / "run", 60).journal.close()
+    out = tmp_path / "repaired"
+    result = runner.invoke(app, ["eject", str(tmp_path / "run"), "--client", "client-0", "--out", str(out)])
+    assert result.exit_code == 0, result.output
+    assert (out / "run.db").exists()
+    assert "arrivals left out" in result.output

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import csv
 import inspect
-from typing import Annotated
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console
@@ -11,6 +17,11 @@ from rich.table import Table
 
 from secureafl import __version__
 from secureafl.defenses import DEFENSES, Entry
+from secureafl.errors import SecureAFLError
+from secureafl.server import audit as auditing
+from secureafl.server import eject as ejecting
+from secureafl.server.recorded import RecordedRun
+from secureafl.server.replay import compare
 from secureafl.settings import nearest
 
 app = typer.Typer(
@@ -48,9 +59,135 @@ def defenses(
         console.print("One with its settings: [bold]secureafl defenses NAME[/bold]")
         return
     if name not in DEFENSES:
-        console.print(f"There is no defense {name!r}; {nearest(name, list(DEFENSES))}", style="red")
-        raise typer.Exit(2)
+        _fail(f"There is no defense {name!r}; {nearest(name, list(DEFENSES))}")
     console.print(_settings_table(name))
+
+
+RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="The run's folder, the one that holds run.db.")]
+
+
+@app.command()
+def audit(
+    run: RunArgument,
+    update: Annotated[int | None, typer.Option(help="Explain the verdict on this arrival in plain words.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
+) -> None:
+    """Say who took part in a run, who was believed, and why not."""
+    recorded = _open(run)
+    if update is not None:
+        entry = auditing.arrival(recorded, update)
+        if entry is None:
+            _fail(f"{run} has no arrival {update}")
+        for line in auditing.explain(entry):
+            console.print(line, highlight=False)
+        return
+    records = auditing.client_records(recorded)
+    if as_json:
+        typer.echo(json.dumps([record.summary() for record in records], indent=2))
+    elif as_csv:
+        writer = csv.DictWriter(sys.stdout, fieldnames=list(records[0].summary()) if records else [])
+        writer.writeheader()
+        writer.writerows(record.summary() for record in records)
+    else:
+        console.print(_audit_table(run, records))
+        console.print("One verdict in plain words: [bold]secureafl audit RUN --update N[/bold]")
+
+
+@app.command()
+def replay(
+    run: RunArgument,
+    defense: Annotated[str | None, typer.Option(help="Judge by this defense; the run's own if not given.")] = None,
+    changes: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a setting of the defense.")
+    ] = None,
+) -> None:
+    """Judge a recorded run again under another defense or setting, and show what would have changed."""
+    recorded = _open(run)
+    with _one_clear_line():
+        machine = recorded.machine(defense=defense, changes=_parse_changes(changes or []))
+        found = compare(recorded, machine)
+    table = Table(
+        title=f"{run}: {found.num_arrivals} arrivals, {recorded.facts['defense']} then, "
+        f"{defense or recorded.facts['defense']} now"
+    )
+    for column in ("client", "arrivals", "accepted then", "accepted now"):
+        table.add_column(column, justify="left" if column == "client" else "right")
+    for client in sorted(found.arrivals, key=lambda name: found.accepted_now[name] / found.arrivals[name]):
+        then, now = (
+            f"{count[client] / found.arrivals[client]:.0%}" for count in (found.accepted_then, found.accepted_now)
+        )
+        table.add_row(client, str(found.arrivals[client]), then, now)
+    console.print(table)
+    for (before, after), count in found.changed.most_common():
+        console.print(f"{count} arrivals: {before} then, {after} now", highlight=False)
+    if found.distances:
+        console.print(f"The two models ended {found.distances[-1]:.4g} apart; at most {max(found.distances):.4g}.")
+
+
+@app.command()
+def eject(
+    run: RunArgument,
+    client: Annotated[list[str], typer.Option(help="A client to take out; may be given several times.")],
+    out: Annotated[Path, typer.Option(help="Folder for the repaired run.")],
+) -> None:
+    """Rebuild a run's model as if some clients had never answered, from its journal alone."""
+    recorded = _open(run)
+    with _one_clear_line():
+        repair = ejecting.eject(recorded, client, out)
+    console.print(f"{repair.removed} arrivals left out, {repair.kept} kept; the model moved by {repair.distance:.4g}.")
+    console.print(f"The repaired run is in {out}; it can be resumed.", soft_wrap=True)
+
+
+def _open(run: Path) -> RecordedRun:
+    with _one_clear_line():
+        return RecordedRun.open(run)
+
+
+@contextlib.contextmanager
+def _one_clear_line() -> Iterator[None]:
+    """An error of the operator's is one line that says what to do, not a traceback."""
+    try:
+        yield
+    except SecureAFLError as error:
+        _fail(str(error))
+
+
+def _fail(message: str) -> NoReturn:
+    console.print(message, style="red", soft_wrap=True, markup=False, highlight=False)
+    raise typer.Exit(2)
+
+
+def _parse_changes(pairs: list[str]) -> dict[str, Any]:
+    changes: dict[str, Any] = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not equals:
+            _fail(f"--set takes KEY=VALUE, not {pair!r}")
+        try:
+            changes[key.replace("-", "_")] = json.loads(value)
+        except json.JSONDecodeError:
+            changes[key.replace("-", "_")] = value
+    return changes
+
+
+def _audit_table(run: Path, records: list[auditing.ClientRecord]) -> Table:
+    table = Table(title=str(run))
+    for column in ("client", "arrivals", "accepted", "rejected because", "factor 10/50/90%", "staleness", "other"):
+        table.add_column(column, justify="right" if column in {"arrivals", "accepted", "staleness"} else "left")
+    for record in records:
+        summary = record.summary()
+        factors = [summary[f"lipschitz factor {share}%"] for share in (10, 50, 90)]
+        table.add_row(
+            record.client,
+            str(record.arrivals),
+            f"{record.share_accepted:.0%}",
+            ", ".join(f"{reason} {count}" for reason, count in record.rejected.items()),
+            "" if factors[0] is None else " / ".join(f"{factor:.3g}" for factor in factors),
+            "" if summary["staleness"] is None else f"{summary['staleness']:.1f}",
+            ", ".join(f"{event} {count}" for event, count in record.troubles.items() if count),
+        )
+    return table
 
 
 def _overview() -> Table:

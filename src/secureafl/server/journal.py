@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
+from typing import Any
 
 from secureafl.errors import StoreError
 
@@ -145,15 +146,14 @@ class Journal:
                 return
             parameters[0] = rows[-1][0]
 
-    def fact(self, name: str) -> str | None:
-        """A fact about the run, such as its settings."""
+    def facts(self) -> dict[str, Any]:
+        """What the run says of itself: the settings that decide its verdicts."""
         with self._lock, self._explained():
-            row = self._database.execute("SELECT value FROM facts WHERE name = ?", [name]).fetchone()
-        return None if row is None else str(row[0])
+            return {name: json.loads(value) for name, value in self._database.execute("SELECT name, value FROM facts")}
 
-    def state_fact(self, name: str, value: str) -> None:
+    def state_fact(self, name: str, value: object) -> None:
         """Write down a fact, durably."""
-        self._execute("INSERT OR REPLACE INTO facts VALUES (?, ?)", [name, value])
+        self._execute("INSERT OR REPLACE INTO facts VALUES (?, ?)", [name, json.dumps(value)])
 
     def last_number(self) -> int:
         """The number of the newest entry; 0 if there is none."""

@@ -12,7 +12,9 @@ from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
 from secureafl.errors import StoreError
-from secureafl.types import Array, StateDict
+from secureafl.types import Array, StateDict, Vector
+
+FIRST = "first.safetensors"
 
 
 class Snapshots:
@@ -24,19 +26,24 @@ class Snapshots:
         for left_over in directory.glob("*.tmp"):  # from a crash in the middle of `write`
             left_over.unlink()
 
+    def write_first(self, params: Vector) -> None:
+        """Keep the model the run began with: a replay starts from it."""
+        self._write(self._directory / FIRST, save({"params": params}))
+
+    def read_first(self) -> Vector:
+        """The model the run began with."""
+        try:
+            return np.asarray(load((self._directory / FIRST).read_bytes())["params"], np.float32)
+        except (OSError, SafetensorError, KeyError) as error:
+            raise StoreError(f"cannot read the run's first model, {self._directory / FIRST}: {error}") from None
+
     def path(self, version: int) -> Path:
         return self._directory / f"{version:012d}.safetensors"
 
     def write(self, version: int, state: Mapping[str, Array]) -> str:
         """Write a snapshot so that no crash leaves half of one; returns its SHA-256."""
         content = save({key: np.asarray(value, order="C") for key, value in state.items()})
-        draft, final = self.path(version).with_suffix(".tmp"), self.path(version)
-        with draft.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        draft.rename(final)
-        _fsync_directory(self._directory)
+        self._write(self.path(version), content)
         return hashlib.sha256(content).hexdigest()
 
     def read(self, version: int, sha256: str) -> StateDict:
@@ -55,6 +62,15 @@ class Snapshots:
 
     def remove(self, version: int) -> None:
         self.path(version).unlink(missing_ok=True)
+
+    def _write(self, path: Path, content: bytes) -> None:
+        draft = path.with_suffix(".tmp")
+        with draft.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        draft.rename(path)
+        _fsync_directory(self._directory)
 
 
 def _fsync_directory(directory: Path) -> None:

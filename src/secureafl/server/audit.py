@@ -1,0 +1,119 @@
+"""Who took part in a run, who was believed, and why not: read from its journal."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from secureafl.server.journal import Entry, Event
+from secureafl.server.recorded import RecordedRun
+from secureafl.types import Reason
+
+
+@dataclass(slots=True)
+class ClientRecord:
+    """One client's part in a run."""
+
+    client: str
+    arrivals: int = 0
+    accepted: int = 0
+    rejected: Counter[str] = field(default_factory=Counter)
+    troubles: Counter[str] = field(default_factory=Counter)
+    """Events that were not arrivals: expired, client-error, left, …"""
+    factors: list[float] = field(default_factory=list)
+    staleness: list[float] = field(default_factory=list)
+    last_seen: float = 0.0
+
+    @property
+    def share_accepted(self) -> float:
+        return self.accepted / self.arrivals if self.arrivals else 0.0
+
+    def summary(self) -> dict[str, object]:
+        """The record as plain values."""
+        finite = [factor for factor in self.factors if np.isfinite(factor)]
+        low, middle, high = np.percentile(finite, [10, 50, 90]).tolist() if finite else (None, None, None)
+        return {
+            "client": self.client,
+            "arrivals": self.arrivals,
+            "accepted": self.accepted,
+            "rejected": dict(self.rejected),
+            "troubles": dict(self.troubles),
+            "lipschitz factor 10%": low,
+            "lipschitz factor 50%": middle,
+            "lipschitz factor 90%": high,
+            "staleness": float(np.mean(self.staleness)) if self.staleness else None,
+            "last seen": self.last_seen,
+        }
+
+
+def client_records(run: RecordedRun) -> list[ClientRecord]:
+    """Every client of the run, the least believed first."""
+    records: dict[str, ClientRecord] = {}
+    for entry in run.journal.entries():
+        if entry.client and entry.event is not Event.ISSUED:
+            _add(records.setdefault(entry.client, ClientRecord(entry.client)), entry)
+    return sorted(records.values(), key=lambda record: (record.share_accepted, record.client))
+
+
+def arrival(run: RecordedRun, version: int) -> Entry | None:
+    """The arrival that met the model of this version."""
+    return next((entry for entry in run.journal.entries(Event.ARRIVAL) if entry.version == version), None)
+
+
+def explain(entry: Entry) -> list[str]:
+    """One arrival's verdict in plain words, a sentence each."""
+    told = {name: f"{value:.4g}" for name, value in entry.evidence.items()}
+    lines = [
+        f"Arrival {entry.version}: client {entry.client} answered for version {entry.base} of the model,"
+        f" {entry.seconds:.1f} s into the run; {told.get('staleness', '?')} other arrivals came in between.",
+        _VERDICTS.get(entry.reason, "The defense's word for it: {reason}.").format(
+            reason=entry.reason, **{name: told.get(name, "?") for name in _NAMES}
+        ),
+    ]
+    if "direction_norm" in told:
+        lines.append(f"The model then moved along a direction of length {told['direction_norm']}.")
+    elif not entry.accepted:
+        lines.append("The model did not move.")
+    return lines
+
+
+_NAMES = ("lipschitz_factor", "threshold", "norm", "cosine", "distance", "entropy", "reference_norm")
+_VERDICTS: dict[str, str] = {
+    Reason.ACCEPTED: "It was accepted.",
+    Reason.FIRST_CONTACT: "It was the client's first answer: accepted, and shortened if too long (it was {norm} long).",
+    Reason.BUFFERED: "It was accepted into a buffer; the model moves once every buffer holds something.",
+    Reason.CHANGED_TOO_ABRUPTLY: "It was rejected: since its last believed answer the client changed {lipschitz_factor}"
+    " per unit of change of the model, more than the {threshold} that most answers stay under.",
+    Reason.CHANGED_ON_SAME_MODEL: "It was rejected: the client sent something else for the very same model.",
+    Reason.FILTER_CLOSED: "It was rejected: after first contact this configuration believes no one.",
+    Reason.TOO_FREQUENT: "It was rejected: this client was among the last ones accepted.",
+    Reason.AGAINST_REFERENCE: "It was rejected: it points away from the server's reference (cosine {cosine}).",
+    Reason.FAR_FROM_REFERENCE: "It was rejected: it lies {distance} from the server's gradient, beyond {threshold}.",
+    Reason.TOO_UNCERTAIN: "It was rejected: the model it leads to is unsure (entropy {entropy}, at most {threshold}).",
+    Reason.NOT_FINITE: "It was refused: it holds values that are not finite.",
+    Reason.TOO_LARGE: "It was refused: it is too large.",
+    Reason.WRONG_SHAPE: "It was refused: an array has another shape than the model's.",
+    Reason.WRONG_DTYPE: "It was refused: an array does not hold real numbers.",
+    Reason.WRONG_NAMES: "It was refused: its arrays are not those of the model.",
+    Reason.MALFORMED: "It was refused: there was no readable update in it.",
+    Reason.BAD_SIGNATURE: "It was refused: it was not signed with this client's key for this assignment.",
+    Reason.TOO_STALE: "It was refused: it answers for a model that is too old.",
+    Reason.MODEL_OVERFLOW: "It was refused: the step would have left the range of numbers.",
+}
+
+
+def _add(record: ClientRecord, entry: Entry) -> None:
+    record.last_seen = entry.seconds
+    if entry.event is not Event.ARRIVAL:
+        record.troubles[entry.event] += entry.event is not Event.JOINED
+        return
+    record.arrivals += 1
+    record.accepted += bool(entry.accepted)
+    if not entry.accepted:
+        record.rejected[entry.reason] += 1
+    if "lipschitz_factor" in entry.evidence:
+        record.factors.append(entry.evidence["lipschitz_factor"])
+    if "staleness" in entry.evidence:
+        record.staleness.append(entry.evidence["staleness"])

@@ -1,0 +1,50 @@
+"""Recorded federations on a quadratic, for tests of what can be made of a journal."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from tests.support import Quadratic
+
+from secureafl import Machine, MachineSettings
+from secureafl.server.recorded import RecordedRun
+from secureafl.server.run import Run, StoreSettings
+
+PROBLEM = Quadratic(num_clients=8, dim=12, noise=0.02, spread=0.1)
+LIARS = (0, 1)
+SERVER_LR = 0.05
+MAX_DELAY = 4
+
+
+def record(
+    run_dir: Path,
+    num_arrivals: int,
+    *,
+    defense: str = "secureafl",
+    liars: tuple[int, ...] = LIARS,
+    strength: float = -10.0,
+) -> RecordedRun:
+    """A run by the paper's protocol whose liars send `strength` times the truth."""
+    settings = MachineSettings(server_lr=SERVER_LR, keep_recent=MAX_DELAY)
+    machine = Machine(PROBLEM.defense(defense), np.zeros(PROBLEM.dim, np.float32), settings)
+    facts = {
+        "defense": defense,
+        "defense_settings": {},
+        "server_lr": SERVER_LR,
+        "max_staleness": None,
+        "keep_recent": MAX_DELAY,
+    }
+    run = Run(machine, StoreSettings(run_dir=run_dir, snapshot_every=50), facts=facts)
+    for version in range(num_arrivals):
+        rng = np.random.default_rng(version)
+        client = int(rng.integers(PROBLEM.num_clients))
+        ticket = run.issue(f"client-{client}", int(rng.integers(max(0, version - MAX_DELAY), version + 1)))
+        delta = PROBLEM.noisy_gradient(client, machine.model_of(ticket).params, rng)
+        run.receive(ticket.number, (delta * strength if client in liars else delta).astype(np.float32))
+    run.close()
+    return RecordedRun.open(run_dir)
+
+
+def distance(params: np.ndarray) -> float:
+    return float(np.linalg.norm(params - PROBLEM.optimum))
