@@ -83,3 +83,11 @@ def _holds(entry: Path, marker: str) -> bool:
         return marker.encode() in (entry / "environ").read_bytes().split(b"\0")
     except OSError:  # gone meanwhile, or not ours
         return False
+
+
+def command_line(pid: int) -> str:
+    """The words a process was started with; empty once it is gone."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+    except OSError:
+        return ""

@@ -25,7 +25,15 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeAlias
 
-from tests.end_to_end.child_processes import HOST, Process, ProcessFailedError, end_processes, free_port, tail
+from tests.end_to_end.child_processes import (
+    HOST,
+    Process,
+    ProcessFailedError,
+    end_processes,
+    find_processes,
+    free_port,
+    tail,
+)
 from tests.end_to_end.flower_keys import write_certificates, write_node_key
 
 Config: TypeAlias = Mapping[str, str | int | float | bool]
@@ -111,6 +119,10 @@ class Engine:
         """End every process that carries our marker, whatever started it."""
         end_processes(f"{MARKER}={self._marker}")
         shutil.rmtree(self._ray_directory, ignore_errors=True)
+
+    def processes(self) -> list[int]:
+        """Every process of this engine, whatever started it."""
+        return find_processes(f"{MARKER}={self._marker}")
 
     def flwr(self, *arguments: str, timeout: float = 120.0) -> str:
         """The standard output of one `flwr` command."""

@@ -7,9 +7,17 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from safetensors.numpy import load_file
+from tests.end_to_end.child_processes import command_line
+from tests.end_to_end.flower_processes import Config, Deployment
+
+from secureafl.server.journal import Entry, Event, Journal
+from secureafl.server.recorded import RecordedRun
+from secureafl.server.run import repeat
 
 ROOT = Path(__file__).parents[2]
 NUM_ARRIVALS = 120
@@ -57,3 +65,66 @@ def test_fifty_kills_change_nothing(tmp_path: Path) -> None:
         crash(tmp_path / "run", 5, random.Random(seed))
         assert finish(tmp_path / "run") == undisturbed
         shutil.rmtree(tmp_path / "run")
+
+
+def arrivals(run_dir: Path) -> list[Entry]:
+    if not (run_dir / "run.db").exists():
+        return []
+    journal = Journal(run_dir / "run.db")
+    found = list(journal.entries(Event.ARRIVAL))
+    journal.close()
+    return found
+
+
+def wait_for(condition: Callable[[], object], timeout: float) -> None:
+    deadline = time.monotonic() + timeout
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {timeout} s"
+        time.sleep(0.2)
+
+
+def server_process(deployment: Deployment) -> int | None:
+    """The pid of the ServerApp of the run that is going on."""
+    found = [pid for pid in deployment.processes() if "flwr-serverapp" in command_line(pid)]
+    return found[0] if found else None
+
+
+@pytest.mark.end_to_end
+def test_a_flower_server_killed_twice_loses_nothing(tmp_path: Path) -> None:
+    crash_flower(tmp_path, 2)
+
+
+@pytest.mark.slow
+def test_a_flower_server_killed_ten_times_loses_nothing(tmp_path: Path) -> None:
+    crash_flower(tmp_path, 10)
+
+
+def crash_flower(tmp_path: Path, num_kills: int) -> None:
+    run_dir, rng = tmp_path / "run", random.Random(0)
+    app = Path(__file__).parent / "flower_app"
+    config: Config = {"secureafl.run-dir": str(run_dir), "secureafl.min-nodes": 4}
+    with Deployment(tmp_path / "flower") as deployment:
+        deployment.start_nodes({index: {} for index in range(4)})
+        for _ in range(num_kills):
+            before = len(arrivals(run_dir))
+            deployment.submit(app, {**config, "secureafl.resume": before > 0})
+            wait_for(lambda count=before: len(arrivals(run_dir)) >= count + 2, 120.0)  # type: ignore[misc]
+            time.sleep(rng.uniform(0.0, 3.0))
+            pid = server_process(deployment)
+            assert pid is not None
+            os.kill(pid, signal.SIGKILL)
+            wait_for(lambda: server_process(deployment) is None, 30.0)
+        goal = len(arrivals(run_dir)) + 4
+        deployment.run(app, {**config, "secureafl.resume": True, "secureafl.stop-after-updates": goal}, timeout=200.0)
+    run = RecordedRun.open(run_dir)
+    assert [entry.version for entry in run.journal.entries(Event.ARRIVAL)] == list(range(goal)), "none lost, none twice"
+    assert sum(1 for _ in run.journal.entries(Event.RESUMED)) == num_kills
+    machine = run.machine()
+    for entry in run.journal.entries(payloads=True):
+        if entry.event is Event.ISSUED:
+            assert entry.base is not None
+            assert entry.base <= machine.model.version, "every version a client received exists"
+        repeat(machine, entry, "replay from the start")  # checks the model's hash at every arrival
+    final = load_file(run_dir / "model.safetensors")["w"]
+    assert final.tobytes() == machine.model.params.tobytes()
+    run.journal.close()
