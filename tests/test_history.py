@@ -5,8 +5,9 @@ import pytest
 
 from secureafl import ClientId, Vector
 from secureafl.errors import StateError
-from secureafl.history import BASE, DELTA, History
+from secureafl.history import History
 from secureafl.kernels import reference
+from secureafl.storage import BASE, DELTA
 
 A, B = ClientId(0), ClientId(5)
 

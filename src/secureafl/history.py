@@ -1,7 +1,8 @@
-"""What the server remembers of each client, and the only place that holds large arrays.
+"""What the server remembers of each client.
 
 Per client: its last stored update g, the base model w it was computed on, and up to `memory` pairs
-(param step s, update step y). Beside them, small: the rows' Gram matrix and the client's L-BFGS operator.
+(param step s, update step y), all in `Storage`. Beside them, small: the rows' Gram matrix and the client's L-BFGS
+operator.
 
 A client's estimate is a weighted sum of its rows, with weights from small matrices only:
 
@@ -16,17 +17,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from secureafl import kernels, lbfgs
-from secureafl.errors import StateError
+from secureafl.storage import BASE, DELTA, PAIRS, Precision, Storage
 from secureafl.types import Array, ClientId, StateDict, Vector
 
 Float = npt.NDArray[np.float64]
-
-DELTA, BASE, PAIRS = 0, 1, 2
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -41,16 +42,46 @@ class Corrections:
     moments: Float
 
 
-class History:
-    """References and pairs of every client that was ever stored. Arrays are updated in place."""
+class Remembered(NamedTuple):
+    """What is known of a client's rows after an upload was stored.
 
-    def __init__(self, dim: int, memory: int, *, min_curvature: float, strict: bool) -> None:
+    products  (r,) inner products of its rows with its gap to the present model; in the base model's place gap.gap
+    kept      (r,) which rows are the same as before
+    scales    (r,) what errors of products are measured in: the length of each row times that of the longest gap
+    """
+
+    products: Float
+    kept: npt.NDArray[np.bool_]
+    scales: Float
+
+
+class History:
+    """References and pairs of every client that was ever stored. Rows are updated in place.
+
+    precision  how rows are stored: float32, or float16 with a scale per row
+    path       directory for a memory-mapped history; None for plain memory
+    threads    how many threads a pass over the history may use; None for all
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        memory: int,
+        *,
+        min_curvature: float,
+        strict: bool,
+        precision: Precision = "float32",
+        path: Path | None = None,
+        threads: int | None = None,
+    ) -> None:
         self.dim = dim
         self.memory = memory
+        self.precision = precision
         self._min_curvature = min_curvature
         self._strict = strict
         self.guards: Counter[str] = Counter()  # how often a pair or an operator was set aside, and why
         self._slots: dict[ClientId, int] = {}
+        self._storage = Storage(dim, 2 + 2 * memory, precision, path=path, threads=threads)
         self._allocate(0)
 
     def __len__(self) -> int:
@@ -64,81 +95,130 @@ class History:
         """Known clients, in the order of the rows of everything this class returns."""
         return list(self._slots)
 
+    @property
+    def memory_bytes(self) -> int:
+        """Bytes taken by the rows; `storage.expected_bytes` says it beforehand."""
+        return self._storage.memory_bytes
+
     def slot(self, client: ClientId) -> int:
         """The client's place in that order."""
         return self._slots[client]
 
     def last_delta(self, client: ClientId) -> Vector:
-        """The client's reference update, as a view: the next `remember` overwrites it."""
-        return np.asarray(self._rows[self._slots[client], DELTA])
+        """The client's reference update."""
+        return self._storage.reference(self._slots[client], DELTA)
+
+    def change(self, client: ClientId, delta: Vector, base: Vector) -> kernels.Change:
+        """How the update and its base model differ from the client's reference."""
+        slot = self._slots[client]
+        return kernels.change(delta, self.last_delta(client), base, self._storage.reference(slot, BASE))
 
     def distances(self, client: ClientId, delta: Vector, base: Vector) -> tuple[float, float]:
         """How far the update and its base model are from the client's reference: |g - g_ref|, |w - w_ref|."""
-        rows = self._rows[self._slots[client]]
-        return (
-            float(np.sqrt(kernels.squared_distance(delta, rows[DELTA]))),
-            float(np.sqrt(kernels.squared_distance(base, rows[BASE]))),
-        )
+        change = self.change(client, delta, base)
+        return change.delta_change, change.param_change
 
-    def remember(self, client: ClientId, delta: Vector, base: Vector) -> None:
-        """Make this update the client's reference and learn a pair from the step that led to it."""
+    def remember(
+        self,
+        client: ClientId,
+        delta: Vector,
+        base: Vector,
+        now: Vector | None = None,
+        change: kernels.Change | None = None,
+    ) -> Remembered:
+        """Make this update the client's reference and learn a pair from the step that led to it.
+
+        now     the present model, for the products returned; `base` if not given
+        change  what `change` says of this update, to spare measuring it again
+        """
+        kept = np.zeros(2 + 2 * self.memory, np.bool_)
         slot = self._slots.get(client)
         if slot is None:
-            slot = self._enrol(client)
+            slot = self._enrol(client, base)
         else:
-            self._push_pair(slot, delta, base)
-        self._rows[slot, DELTA] = delta
-        self._rows[slot, BASE] = base
-        self._gram[slot] = kernels.gram(self._rows[slot])
+            change = change or self.change(client, delta, base)
+            kept[PAIRS:] = True
+            kept[self._push_pair(slot, change)] = False
+        self._storage.write(slot, DELTA, delta)
+        self._storage.write(slot, BASE, base)
+        gram = kernels.moments(self._storage.only(slot), base if now is None else now)
+        products: Float = gram[BASE].copy()
+        gram[BASE, :] = gram[:, BASE] = 0.0
+        self._gram[slot] = gram
         self._refresh_operator(slot)
+        gap = np.sqrt(products[BASE]) + (change.param_change if change else 0.0)
+        return Remembered(products, kept, np.maximum(np.sqrt(np.diag(gram)) * gap, np.finfo(np.float64).tiny))
 
-    def corrections(self, params: Vector) -> Corrections:
-        """The Hessian product from each client's base model to `params`."""
-        n = len(self)
-        return self._corrections(slice(0, n), kernels.gap_products(self._rows[:n], params))
+    def products(self, params: Vector) -> Float:
+        """(n, r) inner products of every client's rows with its gap params - w; in the base model's place gap.gap."""
+        return kernels.gap_products(self._storage.chunks, params)
+
+    def corrections(self, params: Vector, products: Float | None = None) -> Corrections:
+        """The Hessian product from each client's base model to `params`; `products` if they are known already."""
+        return self._corrections(slice(0, len(self)), self.products(params) if products is None else products)
 
     def correction(self, client: ClientId, params: Vector) -> Corrections:
         """The same for one client, as arrays with n = 1."""
         slot = self._slots[client]
-        here = slice(slot, slot + 1)
-        return self._corrections(here, kernels.gap_products(self._rows[here], params))
+        products = kernels.gap_products(self._storage.only(slot), params)
+        return self._corrections(slice(slot, slot + 1), products)
+
+    def correction_along(self, client: ClientId, change: kernels.Change) -> tuple[Corrections, Float]:
+        """The Hessian product from the client's reference along a change from it, and (r,) the products of its rows
+        with the change of update, the change of model standing in the base model's place.
+        """
+        slot = self._slots[client]
+        along, real = kernels.row_products(self._storage.only(slot), change.param_step, change.delta_step)
+        along[BASE], real[BASE] = change.param_change**2, change.curvature
+        return self._corrections(slice(slot, slot + 1), along[None]), real
+
+    def step(
+        self,
+        weights: Float,
+        params: Vector,
+        sender: ClientId,
+        received: Vector | None,
+        rule: kernels.Rule,
+        server_lr: float,
+    ) -> kernels.Step:
+        """One pass: the aggregate of everyone's weighted row sum, with `received` in place of the sender's."""
+        place = self._slots.get(sender, len(self))
+        return kernels.fused_step(self._storage.chunks, weights, params, place, received, rule, server_lr)
 
     def estimates(self, weights: Float, params: Vector, out: Vector) -> None:
         """Write the weighted row sums of all known clients into the first n rows of `out`."""
-        n = len(self)
-        kernels.combine(self._rows[:n], weights, params, out[:n])
+        kernels.estimates(self._storage.chunks, weights, params, out)
 
     def estimate(self, client: ClientId, weights: Float, params: Vector) -> Vector:
         """One client's weighted row sum; weights (r,)."""
-        slot = self._slots[client]
         out = np.empty((1, self.dim), np.float32)
-        kernels.combine(self._rows[slot : slot + 1], weights[None], params, out)
+        kernels.estimates(self._storage.only(self._slots[client]), weights[None], params, out)
         return np.asarray(out[0])
+
+    def rebase(self, params: Vector) -> None:
+        """In half precision, keep models as differences from these parameters, so that they stay precise."""
+        self._storage.rebase(params)
 
     def state_dict(self) -> StateDict:
         n = len(self)
         names = sorted(self.guards)
         return {
             "clients": np.array(self.clients, np.int64),
-            "rows": self._rows[:n].copy(),
+            **self._storage.state_dict(),
             "gram": self._gram[:n].copy(),
             "num_pushed": self._num_pushed[:n].copy(),
             **{f"guards.{name}": np.array(self.guards[name], np.int64) for name in names},
         }
 
     def load_state_dict(self, state: Mapping[str, Array]) -> None:
-        rows = np.asarray(state["rows"], np.float32)
-        if rows.shape[1:] != (2 + 2 * self.memory, self.dim):
-            raise StateError(
-                f"saved history has rows {rows.shape[1:]}; this one needs {(2 + 2 * self.memory, self.dim)}"
-            )
-        n = len(rows)
+        self._storage.load_state_dict(state)
+        n = len(self._storage)
         self._allocate(n)
-        self._rows[:], self._gram[:], self._num_pushed[:] = rows, state["gram"], state["num_pushed"]
+        self._gram[:], self._num_pushed[:] = state["gram"], state["num_pushed"]
         self._slots = {ClientId(client): slot for slot, client in enumerate(np.asarray(state["clients"]).tolist())}
+        prefix = "guards."
         for slot in range(n):
             self._refresh_operator(slot)
-        prefix = "guards."
         self.guards = Counter({k.removeprefix(prefix): int(v) for k, v in state.items() if k.startswith(prefix)})
 
     def _corrections(self, slots: slice, products: Float) -> Corrections:
@@ -149,22 +229,21 @@ class History:
         moments[:, :, BASE] = products
         return Corrections(weights, moments)
 
-    def _push_pair(self, slot: int, delta: Vector, base: Vector) -> None:
-        """Append (w - w_ref, g - g_ref) unless it shows no positive curvature."""
+    def _push_pair(self, slot: int, change: kernels.Change) -> list[int]:
+        """Append (w - w_ref, g - g_ref) unless it shows no positive curvature; returns the rows written."""
         if self.memory == 0:
-            return
-        rows = self._rows[slot]
-        s, y = base - rows[BASE], delta - rows[DELTA]
-        s_norm, y_norm = np.linalg.norm(s.astype(np.float64)), np.linalg.norm(y.astype(np.float64))
-        if s_norm == 0.0:
+            return []
+        if change.param_change == 0.0:
             self.guards["pair on an unchanged model"] += 1
-            return
-        if not lbfgs.usable_pair(float(s.astype(np.float64) @ y), float(s_norm), float(y_norm), self._min_curvature):
+            return []
+        if not lbfgs.usable_pair(change.curvature, change.param_change, change.delta_change, self._min_curvature):
             self.guards["pair without positive curvature"] += 1
-            return
+            return []
         place = int(self._num_pushed[slot]) % self.memory
-        rows[PAIRS + place], rows[PAIRS + self.memory + place] = y, s
+        self._storage.write(slot, PAIRS + place, change.delta_step)
+        self._storage.write(slot, PAIRS + self.memory + place, change.param_step)
         self._num_pushed[slot] += 1
+        return [PAIRS + place, PAIRS + self.memory + place]
 
     def _refresh_operator(self, slot: int) -> None:
         pushed, m = int(self._num_pushed[slot]), self.memory
@@ -182,19 +261,21 @@ class History:
         self._matrix[slot][grid] = operator.matrix
         self._sigma[slot] = operator.sigma
 
-    def _enrol(self, client: ClientId) -> int:
-        slot = len(self._slots)
-        if slot == len(self._rows):
-            rows, gram, num_pushed, matrix, sigma = self._rows, self._gram, self._num_pushed, self._matrix, self._sigma
+    def _enrol(self, client: ClientId, base: Vector) -> int:
+        if not self._slots:
+            self._storage.rebase(base)
+        slot = self._storage.add()
+        if slot == len(self._gram):
+            gram, num_pushed, matrix, sigma = self._gram, self._num_pushed, self._matrix, self._sigma
             self._allocate(max(8, 2 * slot))
-            self._rows[:slot], self._gram[:slot], self._num_pushed[:slot] = rows, gram, num_pushed
+            self._gram[:slot], self._num_pushed[:slot] = gram, num_pushed
             self._matrix[:slot], self._sigma[:slot] = matrix, sigma
         self._slots[client] = slot
         return slot
 
     def _allocate(self, capacity: int) -> None:
+        """The small matrices; the rows have their own place."""
         r = 2 + 2 * self.memory
-        self._rows: Vector = np.zeros((capacity, r, self.dim), np.float32)
         self._gram: Float = np.zeros((capacity, r, r))
         self._num_pushed: npt.NDArray[np.int64] = np.zeros(capacity, np.int64)
         self._matrix: Float = np.zeros((capacity, r, r))

@@ -90,7 +90,7 @@ class Update:
             return Reason.WRONG_DTYPE
         if self.delta.shape != (dim,):
             return Reason.WRONG_SHAPE
-        largest = np.abs(self.delta).max(initial=0.0)
+        largest = np.maximum(self.delta.max(initial=0.0), -self.delta.min(initial=0.0))  # NaN if there is one
         if not np.isfinite(largest):
             return Reason.NOT_FINITE
         return Reason.TOO_LARGE if largest > MAX_VALUE else None

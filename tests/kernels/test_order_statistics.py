@@ -92,3 +92,16 @@ def test_impossible_trim_is_an_error_not_a_clamp() -> None:
 def test_nothing_to_combine_is_an_error(function: object) -> None:
     with pytest.raises(ValueError, match="at least one vector"):
         function(np.zeros((0, 3), np.float32))  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("n", [50, 200, 201])
+def test_many_equal_values_mixed_zeros_infinities_and_outliers(n: int) -> None:
+    rng = np.random.default_rng(n)
+    special = np.array([0.0, -0.0, 1.0, np.inf, -np.inf, np.nan, 3e38, -3e38, 1e-45, 1e18], np.float32)
+    rows = rng.choice(special, size=(n, 500)).astype(np.float32)
+    rows[:, :50] = rng.choice(special[:2], size=(n, 50))
+    rows[:, 50:100] = np.float32(1e-30) * rng.normal(size=(n, 50)).astype(np.float32)
+    rows[0, 50:100] = 1e18
+    with np.errstate(invalid="ignore"):
+        expected = reference.coordinate_median(np.where(np.isnan(rows), np.float32(np.inf), rows))
+    np.testing.assert_allclose(kernels.coordinate_median(rows), expected.astype(np.float32), rtol=1e-6)

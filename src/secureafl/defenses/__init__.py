@@ -31,7 +31,7 @@ class Entry(NamedTuple):
 
 
 DEFENSES: Mapping[str, Entry] = {
-    "secureafl": Entry(SecureAFL, SecureAFLSettings),
+    "secureafl": Entry(SecureAFL, SecureAFLSettings, ("server_lr",)),
     "asyncsgd": Entry(AsyncSGD, AsyncSGDSettings),
     "kardam": Entry(Kardam, KardamSettings),
     "basgd": Entry(BASGD, BASGDSettings),
@@ -55,7 +55,7 @@ def build_defense(
     """The defense called `name` for a model of `dim` parameters.
 
     settings   overrides of that defense's settings; an unknown key is an error
-    server_lr  the server's learning rate, which Zeno++ and Sageflow take into account
+    server_lr  the server's learning rate, which Zeno++, Sageflow and SecureAFL take into account
     reference  gradient on trusted data, for Zeno++ and AFLGuard
     score      loss and entropy on trusted data, for Sageflow
     """

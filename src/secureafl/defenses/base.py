@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Protocol, runtime_checkable
 
 import numpy as np
 
+from secureafl import kernels
 from secureafl.types import Array, Model, StateDict, Update, Vector, Verdict
 
 
@@ -29,13 +31,12 @@ class Defense(Protocol):
 
 def norm(vector: Vector) -> float:
     """Euclidean length, accumulated in float64."""
-    wide = vector.astype(np.float64)
-    return float(np.sqrt(wide @ wide))
+    return math.sqrt(kernels.dot(vector, vector))
 
 
 def dot(a: Vector, b: Vector) -> float:
     """Inner product, accumulated in float64."""
-    return float(a.astype(np.float64) @ b.astype(np.float64))
+    return float(kernels.dot(a, b))
 
 
 def clip_to_norm(vector: Vector, limit: float) -> Vector:

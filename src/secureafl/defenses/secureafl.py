@@ -16,17 +16,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
 from pydantic import Field
 
 from secureafl import kernels
-from secureafl.defenses.base import clip_to_norm, dot, norm, scoped, staleness, unscoped
-from secureafl.history import DELTA, Corrections, Float, History
+from secureafl.defenses.base import clip_to_norm, norm, scoped, staleness, unscoped
+from secureafl.gaps import GapProducts
+from secureafl.history import Corrections, Float, History
 from secureafl.lipschitz import FactorLog, lipschitz_factor
 from secureafl.settings import Settings
+from secureafl.storage import BASE, DELTA
 from secureafl.types import Array, ClientId, Model, Reason, StateDict, Update, Vector, Verdict, refuse
+
+MAX_WEIGHT = 1e30
+"""Largest factor on a remembered row: its product with a number of the row still fits into float32."""
 
 
 class SecureAFLSettings(Settings):
@@ -63,6 +69,13 @@ class SecureAFLSettings(Settings):
     """How received and estimated updates become one; `mean` is Variant I. [P]"""
     trim: float = Field(0.2, ge=0.0, lt=0.5)
     """Share cut from each end by `trimmed_mean`. [A]"""
+    history_dtype: Literal["float32", "float16"] = "float32"
+    """How history is kept; float16, with a scale per row, takes two thirds of the memory and is read in half the time.
+    [A]"""
+    refresh_interval: int = Field(512, ge=1)
+    """Steps after which inner products that are carried along are computed exactly again. [A]"""
+    threads: int | None = Field(None, ge=1)
+    """Threads that a step may use; None for all of the machine. Results do not depend on it. [A]"""
 
     @classmethod
     def paper(cls) -> SecureAFLSettings:
@@ -82,17 +95,36 @@ PAPER_VARIANTS: Mapping[str, Mapping[str, object]] = {
 class SecureAFL:
     """The defense itself: a thin shell of state around `FactorLog`, `History` and the kernels."""
 
-    def __init__(self, dim: int, settings: SecureAFLSettings = SecureAFLSettings()) -> None:
+    def __init__(
+        self,
+        dim: int,
+        settings: SecureAFLSettings = SecureAFLSettings(),
+        *,
+        server_lr: float = 1.0,
+        history_path: Path | None = None,
+    ) -> None:
+        """
+        server_lr     the server's learning rate. If it is not what the model is moved by, results are the same, but
+                      each step takes a second pass over the history
+        history_path  directory for a memory-mapped history that may be larger than memory
+        """
         self._dim = dim
         self.settings = settings
+        self._server_lr = server_lr
         self.log = FactorLog(settings.percentile, settings.window)
         self.history = History(
-            dim, settings.memory, min_curvature=settings.min_curvature, strict=settings.triangle == "strict"
+            dim,
+            settings.memory,
+            min_curvature=settings.min_curvature,
+            strict=settings.triangle == "strict",
+            precision=settings.history_dtype,
+            path=history_path,
+            threads=settings.threads,
         )
+        self.gaps = GapProducts(self.history, settings.refresh_interval)
         self._num_arrivals = 0
         self._agreement = 0.0  # decayed sum of <real change, predicted change>
         self._prediction = 0.0  # decayed sum of |predicted change|^2
-        self._votes: Vector = np.empty((0, dim), np.float32)
 
     @classmethod
     def paper(cls, dim: int) -> SecureAFL:
@@ -107,17 +139,17 @@ class SecureAFL:
     def step(self, update: Update, model: Model) -> Verdict:
         if fault := update.fault(self._dim):
             return refuse(fault)
-        delta, evidence = update.delta, {"norm": norm(update.delta), "staleness": float(staleness(update, model))}
-        if update.client not in self.history:
+        delta, change = update.delta, None
+        evidence = {"norm": norm(delta), "staleness": float(staleness(update, model))}
+        if update.client in self.history:
+            change = self.history.change(update.client, delta, update.base.params)
+            accepted, reason = self._judge(change, evidence)
+        else:
             delta = clip_to_norm(delta, self.settings.clip_norm)
             accepted, reason = True, Reason.FIRST_CONTACT
-        else:
-            accepted, reason = self._judge(update, evidence)
         direction = self._direction(update.client, delta if accepted else None, model.params)
         if accepted or self.settings.history == "all":
-            if self.settings.correction == "calibrated" and accepted and update.client in self.history:
-                self._calibrate(update)
-            self.history.remember(update.client, delta, update.base.params)
+            self._learn(update, delta, change, accepted)
         self._num_arrivals += 1
         evidence["calibration"] = self.calibration
         if direction is not None:
@@ -133,6 +165,7 @@ class SecureAFL:
         return {
             **scoped("log", self.log.state_dict()),
             **scoped("history", self.history.state_dict()),
+            **scoped("gaps", self.gaps.state_dict()),
             "num_arrivals": np.array(self._num_arrivals, np.int64),
             "calibration": np.array([self._agreement, self._prediction]),
         }
@@ -140,12 +173,12 @@ class SecureAFL:
     def load_state_dict(self, state: Mapping[str, Array]) -> None:
         self.log.load_state_dict(unscoped("log", state))
         self.history.load_state_dict(unscoped("history", state))
+        self.gaps.load_state_dict(unscoped("gaps", state))
         self._num_arrivals = int(np.asarray(state["num_arrivals"], np.int64))
         self._agreement, self._prediction = np.asarray(state["calibration"], np.float64).tolist()
 
-    def _judge(self, update: Update, evidence: dict[str, float]) -> tuple[bool, Reason]:
-        delta_change, param_change = self.history.distances(update.client, update.delta, update.base.params)
-        factor = lipschitz_factor(delta_change, param_change)  # Eq. (2)
+    def _judge(self, change: kernels.Change, evidence: dict[str, float]) -> tuple[bool, Reason]:
+        factor = lipschitz_factor(change.delta_change, change.param_change)  # Eq. (2)
         evidence |= {"lipschitz_factor": factor, "threshold": self.log.threshold()}
         smooth = self.log.admit(factor)  # Eq. (3); the factor joins the log before it is tested
         if self.settings.filter == "accept_all" or self._num_arrivals < self.settings.warmup_rounds:
@@ -160,29 +193,28 @@ class SecureAFL:
         """Eqs. (4)-(5): combine the received update, if believed, with the estimates of everyone else."""
         if not self.settings.estimates:
             return received
-        votes = self._collect_votes(sender, received, params)
-        if len(votes) == 0:
+        num_votes = len(self.history) - (sender in self.history) + (received is not None)
+        if num_votes == 0:
             return None
-        if self.settings.aggregate == "median":
-            return kernels.coordinate_median(votes)
-        if self.settings.aggregate == "trimmed_mean":
-            return kernels.trimmed_mean(votes, math.floor(self.settings.trim * len(votes)))
-        return kernels.mean(votes)
+        weights = self._weights(self.history.corrections(params, self.gaps.at(params)))
+        step = self.history.step(weights, params, sender, received, self._rule(num_votes), self._server_lr)
+        self.gaps.advance(step)
+        return step.direction
 
-    def _collect_votes(self, sender: ClientId, received: Vector | None, params: Vector) -> Vector:
-        """One row per vote, in a buffer that is used again at the next arrival."""
-        known = len(self.history)
-        if len(self._votes) <= known:
-            self._votes = np.empty((2 * known + 1, self._dim), np.float32)
-        if known:
-            self.history.estimates(self._weights(self.history.corrections(params)), params, self._votes)
-        place, count = (self.history.slot(sender), known) if sender in self.history else (known, known + 1)
-        if received is not None:
-            self._votes[place] = received
-        else:  # close the gap: the order of votes does not matter
-            count -= 1
-            self._votes[place] = self._votes[count]
-        return self._votes[:count]
+    def _rule(self, num_votes: int) -> kernels.Rule:
+        if self.settings.aggregate == "median":
+            return kernels.Rule.median(num_votes)
+        if self.settings.aggregate == "trimmed_mean":
+            return kernels.Rule.trimmed_mean(num_votes, math.floor(self.settings.trim * num_votes))
+        return kernels.Rule.mean(num_votes)
+
+    def _learn(self, update: Update, delta: Vector, change: kernels.Change | None, accepted: bool) -> None:
+        """Make the upload its sender's reference, and see how well it had been predicted."""
+        along = None
+        if change is not None and self.settings.correction == "calibrated" and accepted:
+            along = self._calibrate(update.client, change)
+        remembered = self.history.remember(update.client, delta, update.base.params, self.gaps.params, change)
+        self.gaps.replace(self.history.slot(update.client), remembered, along)
 
     def _weights(self, corrections: Corrections) -> Float:
         """(n, r): what each client's rows weigh in its estimate g + correction, clipped to `clip_norm`."""
@@ -200,7 +232,7 @@ class SecureAFL:
         if self.settings.correction == "none":
             return np.zeros_like(corrections.weights)
         lengths = _lengths(corrections.weights, corrections.moments)
-        usable = np.isfinite(lengths) & np.isfinite(corrections.weights).all(axis=1)
+        usable = np.isfinite(lengths) & (np.abs(corrections.weights) < MAX_WEIGHT).all(axis=1)
         weights = np.where(usable[:, None], corrections.weights, 0.0)
         if self.settings.correction != "raw":
             limits = self.settings.correction_bound * np.sqrt(corrections.moments[:, DELTA, DELTA])
@@ -208,21 +240,20 @@ class SecureAFL:
             weights[over] *= (limits[over] / lengths[over])[:, None]
         return weights
 
-    def _calibrate(self, update: Update) -> None:
-        """Compare the sender's predicted change with the one it really made.
+    def _calibrate(self, client: ClientId, change: kernels.Change) -> Float:
+        """Compare the sender's predicted change with the one it really made; returns its rows' products with the step.
 
         Both are measured in the larger of the sender's last update and its real change, so that no client, however
         long its updates, weighs more than another.
         """
-        corrections = self.history.correction(update.client, update.base.params)
-        predicted = self.history.estimate(update.client, self._trusted(corrections)[0], update.base.params)
-        last = self.history.last_delta(update.client)
-        real = update.delta - last
-        unit = max(dot(last, last), dot(real, real))
+        corrections, real = self.history.correction_along(client, change)
+        weights, moments = self._trusted(corrections)[0], corrections.moments[0]
+        unit = max(float(moments[DELTA, DELTA]), change.delta_change**2)
         if unit > 0.0:
             decay = self.settings.calibration_decay
-            self._agreement = decay * self._agreement + dot(real, predicted) / unit
-            self._prediction = decay * self._prediction + dot(predicted, predicted) / unit
+            self._agreement = decay * self._agreement + float(weights @ real) / unit
+            self._prediction = decay * self._prediction + float(weights @ moments @ weights) / unit
+        return np.asarray(moments[BASE])
 
 
 def _lengths(weights: Float, moments: Float) -> Float:

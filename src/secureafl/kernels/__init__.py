@@ -1,6 +1,31 @@
 """Fast passes over large arrays. `reference` holds the same maths in plain NumPy."""
 
-from secureafl.kernels.combine import combine, gap_products, gram, squared_distance
-from secureafl.kernels.order_statistics import coordinate_median, mean, trimmed_mean
+from secureafl.kernels.chunks import (
+    BLOCK,
+    Chunks,
+    estimates,
+    gap_products,
+    moments,
+    row_products,
+)
+from secureafl.kernels.fused import Step, fused_step
+from secureafl.kernels.order_statistics import Rule, coordinate_median, mean, trimmed_mean
+from secureafl.kernels.vectors import Change, change, dot
 
-__all__ = ["combine", "coordinate_median", "gap_products", "gram", "mean", "squared_distance", "trimmed_mean"]
+__all__ = [
+    "BLOCK",
+    "Change",
+    "Chunks",
+    "Rule",
+    "Step",
+    "change",
+    "coordinate_median",
+    "dot",
+    "estimates",
+    "fused_step",
+    "gap_products",
+    "mean",
+    "moments",
+    "row_products",
+    "trimmed_mean",
+]

@@ -1,27 +1,57 @@
-"""Coordinate-wise median and trimmed mean of n vectors.
+"""Coordinate-wise median, trimmed mean and mean of n vectors.
 
-A block of coordinates of all clients is copied into cache and run through a sorting network, whose
-compare-and-swap steps are plain min/max over the block and so use the machine's vector units. For the median
-the network is pruned to the comparators that its one or two middle outputs depend on.
+A block of coordinates of all vectors is copied into cache and ordered there, as far as needed. For the median of few
+vectors and for the trimmed mean, by a sorting network, whose compare-and-swap steps are min/max over the block and so
+use the machine's vector units; it is pruned to the comparators that the wanted outputs depend on. For the median of
+many vectors, by counting how many values lie below a pivot, which takes a handful of rounds.
 
-Shapes: n = vectors, d = parameters, B = coordinates in a block.
+Shapes: n = vectors, d = parameters.
 """
 
 from __future__ import annotations
 
-from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 from numba import njit, prange
 
+from secureafl.kernels.network import Network, network
 from secureafl.kernels.threads import spread
+from secureafl.kernels.tiles import exchange, select_middle
 from secureafl.types import Vector
 
-BLOCK = 128
-MAX_NETWORK = 128  # beyond, sorting whole columns is cheaper than the network
+MAX_NETWORK = 128  # beyond so many vectors, a median by counting is cheaper than by a network
+LINE = 64  # bytes of a cache line, and of a vector of sixteen floats
+NO_NETWORK: Network = np.empty((0, 2), np.int32)
 
-Network = npt.NDArray[np.int32]
+
+class Rule(NamedTuple):
+    """How the votes of one coordinate become one number: the mean of the ordered values start..stop-1.
+
+    selects   whether those values are found by counting instead of by the network
+    """
+
+    network: Network
+    selects: bool
+    start: int
+    stop: int
+
+    @classmethod
+    def median(cls, num_votes: int) -> Rule:
+        start, stop = (num_votes - 1) // 2, num_votes // 2 + 1
+        selects = num_votes > MAX_NETWORK
+        return cls(NO_NETWORK if selects else network(num_votes, start, stop), selects, start, stop)
+
+    @classmethod
+    def trimmed_mean(cls, num_votes: int, num_trimmed: int) -> Rule:
+        if not 0 <= 2 * num_trimmed < num_votes:
+            raise ValueError(f"cannot trim {num_trimmed} from each end of {num_votes} vectors")
+        start, stop = num_trimmed, num_votes - num_trimmed
+        return cls(network(num_votes, start, stop), False, start, stop)
+
+    @classmethod
+    def mean(cls, num_votes: int) -> Rule:
+        return cls(NO_NETWORK, False, 0, num_votes)
 
 
 def coordinate_median(rows: Vector) -> Vector:
@@ -29,22 +59,12 @@ def coordinate_median(rows: Vector) -> Vector:
 
     NaN counts as +inf, so a minority of NaN rows never wins a coordinate.
     """
-    n = _num_rows(rows)
-    lower, upper = (n - 1) // 2, n // 2
-    if n > MAX_NETWORK:
-        return _partition_median(rows, lower, upper)
-    return _middle_mean(rows, lower, upper + 1)
+    return _aggregate(rows, Rule.median(_num_rows(rows)))
 
 
 def trimmed_mean(rows: Vector, num_trimmed: int) -> Vector:
     """(n, d) -> (d,): the mean of each coordinate without its `num_trimmed` smallest and largest values."""
-    n = _num_rows(rows)
-    if not 0 <= 2 * num_trimmed < n:
-        raise ValueError(f"cannot trim {num_trimmed} from each end of {n} vectors")
-    if n > MAX_NETWORK:
-        ordered = np.sort(rows, axis=0)
-        return np.asarray(ordered[num_trimmed : n - num_trimmed].mean(axis=0, dtype=np.float64), np.float32)
-    return _middle_mean(rows, num_trimmed, n - num_trimmed)
+    return _aggregate(rows, Rule.trimmed_mean(_num_rows(rows), num_trimmed))
 
 
 def mean(rows: Vector) -> Vector:
@@ -59,68 +79,53 @@ def _num_rows(rows: Vector) -> int:
     return len(rows)
 
 
-def _middle_mean(rows: Vector, start: int, stop: int) -> Vector:
+def _aggregate(rows: Vector, rule: Rule) -> Vector:
     spread(rows.size)
-    out: Vector = _network_mean(rows, _network(len(rows), start, stop), start, stop)
+    width = 128 if len(rows) <= MAX_NETWORK else 32  # so that a tile fits into the first-level cache, or nearly
+    out = np.empty(rows.shape[1], np.float32)
+    _order(rows, rule, width, out)
     return out
 
 
-@lru_cache(maxsize=512)
-def _network(n: int, start: int, stop: int) -> Network:
-    """Batcher's odd-even merge sort on n wires, pruned to what outputs start..stop-1 depend on. (comparators, 2)"""
-    comparators: list[tuple[int, int]] = []
-    p = 1
-    while p < n:
-        k = p
-        while k >= 1:
-            for j in range(k % p, n - k, 2 * k):
-                for i in range(min(k, n - j - k)):
-                    if (i + j) // (2 * p) == (i + j + k) // (2 * p):
-                        comparators.append((i + j, i + j + k))
-            k //= 2
-        p *= 2
-    needed, kept = set(range(start, stop)), []
-    for low, high in reversed(comparators):
-        if low in needed or high in needed:
-            needed |= {low, high}
-            kept.append((low, high))
-    return np.array(kept[::-1], np.int32).reshape(-1, 2)
+@njit(error_model="numpy")
+def line_up(values):  # type: ignore[no-untyped-def]
+    """The part of a buffer that begins on a cache line; it must have a line to spare."""
+    return values[-(values.ctypes.data // 4) % (LINE // 4) :]
+
+
+@njit(error_model="numpy")
+def average(tile, start, stop, sums, out):  # type: ignore[no-untyped-def]
+    """out = mean of the rows start..stop-1 of a tile."""
+    share = 1.0 / (stop - start)
+    for x in range(len(out)):
+        sums[x] = tile[start, x]
+    for k in range(start + 1, stop):
+        for x in range(len(out)):
+            sums[x] += tile[k, x]
+    for x in range(len(out)):
+        out[x] = sums[x] * share
 
 
 @njit(parallel=True, cache=True, error_model="numpy")
-def _network_mean(rows, network, start, stop):  # type: ignore[no-untyped-def]
-    """The mean of the ordered values start..stop-1 of each coordinate."""
+def _order(rows, rule, width, out):  # type: ignore[no-untyped-def]
     n, d = rows.shape
-    out = np.empty(d, np.float32)
-    for block in prange((d + BLOCK - 1) // BLOCK):
-        first = block * BLOCK
-        width = min(BLOCK, d - first)
-        tile = np.empty((n, BLOCK), np.float32)
-        for k in range(n):
-            for x in range(width):
-                value = rows[k, first + x]
-                tile[k, x] = value if value == value else np.float32(np.inf)  # a NaN would leave the network unsorted
-        for c in range(len(network)):
-            low, high = tile[network[c, 0]], tile[network[c, 1]]
-            for x in range(width):
-                a, b = low[x], high[x]
-                low[x] = a if a < b else b
-                high[x] = b if a < b else a
-        share = 1.0 / (stop - start)
-        for x in range(width):
-            total = 0.0
-            for k in range(start, stop):
-                total += tile[k, x]
-            out[first + x] = total * share
-    return out
-
-
-def _partition_median(rows: Vector, lower: int, upper: int) -> Vector:
-    out = np.empty(rows.shape[1], np.float32)
-    step = max(BLOCK, 2**20 // len(rows))
-    for start in range(0, rows.shape[1], step):
-        columns = np.ascontiguousarray(rows[:, start : start + step].T)
-        columns[np.isnan(columns)] = np.inf
-        columns.partition([lower, upper], axis=1)
-        out[start : start + step] = 0.5 * columns[:, lower] + 0.5 * columns[:, upper]
-    return out
+    num_tiles = (d + width - 1) // width
+    num_groups = min(num_tiles, 64)
+    for group in prange(num_groups):
+        tile = line_up(np.zeros(n * width + LINE // 4, np.float32))[: n * width].reshape(n, width)
+        tile_at, wide, one = tile.ctypes.data, np.empty(width, np.float64), np.empty(width, np.float32)
+        for t in range(num_tiles * group // num_groups, num_tiles * (group + 1) // num_groups):
+            first = t * width
+            used = min(width, d - first)
+            tile[:, used:] = 0.0
+            for k in range(n):
+                for x in range(used):
+                    value = rows[k, first + x]
+                    tile[k, x] = value if value == value else np.float32(np.inf)  # a NaN has no place in an order
+            if rule.selects:
+                for offset in range(0, 4 * width, LINE):
+                    select_middle(tile_at + offset, 4 * width, n, rule.start, rule.stop - 1)
+            else:
+                exchange(tile_at, 4 * width, rule.network, 0, len(rule.network))
+            average(tile, rule.start, rule.stop, wide, one)
+            out[first : first + used] = one[:used]

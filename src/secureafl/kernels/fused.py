@@ -1,0 +1,171 @@
+"""The server step in one pass over memory.
+
+Coordinates are taken in tiles. While one tile of all clients is in cache, the estimates are combined from their rows,
+ordered and averaged, the model is moved, and each row's inner products with the movement are added up: all that the
+next step needs to know of the large arrays.
+
+Shapes: n = clients, d = parameters, r = rows of a client. Sums are kept per group of tiles and added in order; groups
+depend on n and d alone, so results do not depend on the number of threads.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit, prange
+
+from secureafl.kernels.chunks import BLOCK, Chunks, Float
+from secureafl.kernels.order_statistics import LINE, MAX_NETWORK, Rule, average, line_up
+from secureafl.kernels.threads import spread
+from secureafl.kernels.tiles import accumulate, combine, exchange, prefetch, select_middle
+from secureafl.types import Vector
+
+NUM_GROUPS = 32
+NOTHING: Vector = np.empty(0, np.float32)
+
+
+class Step(NamedTuple):
+    """What one pass gives.
+
+    direction  (d,) the aggregate of all votes
+    ahead      (d,) the model after a step of `server_lr` along it
+    products   (n, r) inner products of each row, the gap in the base model's place, with ahead - params
+    moved      |ahead - params|^2
+    """
+
+    direction: Vector
+    ahead: Vector
+    products: Float
+    moved: float
+
+
+def fused_step(
+    chunks: Chunks,
+    weights: Float,
+    params: Vector,
+    sender: int,
+    received: Vector | None,
+    rule: Rule,
+    server_lr: float,
+) -> Step:
+    """Combine everyone's rows by `weights` (n, r) and the update that arrived into one step of the model.
+
+    sender    place of the client whose estimate has no vote, n for a newcomer
+    received  its update, or None if it has no vote either
+    """
+    n, d = len(weights), len(params)
+    weights32 = weights.astype(np.float32) * chunks.scales
+    weights32[:, 1] = weights[:, 1]
+    direction, ahead = np.empty(d, np.float32), np.empty(d, np.float32)
+    width = tile_width(n)
+    num_groups = max(1, min(NUM_GROUPS, -(-d // width)))
+    products, squares = np.empty((num_groups, *weights.shape), np.float64), np.empty(num_groups, np.float64)
+    spread(d * (weights.size + 1), chunks.threads)
+    _fused_step(
+        chunks,
+        weights32,
+        params,
+        sender,
+        NOTHING if received is None else received,
+        rule,
+        np.float32(server_lr),
+        width,
+        direction,
+        ahead,
+        products,
+        squares,
+    )
+    total: Float = products.sum(axis=0)
+    total[:, np.arange(weights.shape[1]) != 1] *= chunks.scales[:, np.arange(weights.shape[1]) != 1]
+    return Step(direction, ahead, total, float(squares.sum()))
+
+
+def tile_width(num_clients: int) -> int:
+    """Coordinates of a tile: it and the clients' chunks stay in the second-level cache, the next ones beside them."""
+    return 2 * BLOCK if num_clients <= MAX_NETWORK else BLOCK
+
+
+@njit(error_model="numpy")
+def _prefetch(chunks, first, last, block, num_blocks):  # type: ignore[no-untyped-def]
+    for k in range(first, last):
+        for part in range(num_blocks):
+            at = chunks.at[k] + (block + part) * chunks.block_bytes
+            for offset in range(0, chunks.chunk_bytes, LINE):
+                prefetch(at + offset)
+
+
+@njit(parallel=True, cache=True, error_model="numpy")
+def _fused_step(  # type: ignore[no-untyped-def]
+    chunks, weights, params, sender, received, rule, server_lr, width, direction, ahead, products, squares
+):
+    n, r = weights.shape
+    d, num_groups = len(params), len(squares)
+    num_tiles, num_blocks, parts = (d + width - 1) // width, (d + BLOCK - 1) // BLOCK, width // BLOCK
+    heard = len(received) > 0
+    votes = max(n, sender + 1) if heard else n - 1
+    row_bytes = 4 * width
+    for group in prange(num_groups):
+        memory = line_up(np.zeros((votes + 3) * width + LINE // 4, np.float32))
+        tile = memory[: votes * width].reshape(votes, width)
+        here = memory[votes * width : (votes + 1) * width]
+        moved = memory[(votes + 1) * width : (votes + 2) * width]
+        out = memory[(votes + 2) * width : (votes + 3) * width]
+        wide = np.empty(width, np.float64)
+        tile_at, here_at, moved_at = tile.ctypes.data, here.ctypes.data, moved.ctypes.data
+        sums = np.zeros((n, r, 8), np.float64)
+        total = 0.0
+        last_tile = num_tiles * (group + 1) // num_groups
+        for t in range(num_tiles * group // num_groups, last_tile):
+            first = t * width
+            used = min(width, d - first)
+            here[used:] = 0.0
+            moved[used:] = 0.0
+            if used < width:
+                tile[:] = 0.0
+            for x in range(used):
+                here[x] = params[first + x]
+            if len(chunks.origin):
+                for x in range(used):
+                    here[x] -= chunks.origin[first + x]
+            here_blocks = min(parts, num_blocks - t * parts)
+            for k in range(n):
+                if k != sender:
+                    row_at = tile_at + (k if heard or k < sender else k - 1) * row_bytes
+                    for part in range(here_blocks):
+                        chunk_at = chunks.at[k] + (t * parts + part) * chunks.block_bytes
+                        here_part, row_part = here_at + part * 4 * BLOCK, row_at + part * 4 * BLOCK
+                        combine(chunk_at, chunks.kind, weights[k], chunks.scales[k, 1], here_part, row_part)
+            if heard:
+                for x in range(used):
+                    tile[sender, x] = received[first + x]
+            next_blocks = min(parts, num_blocks - (t + 1) * parts) if t + 1 < last_tile else 0
+            if rule.selects:
+                num_columns = row_bytes // LINE
+                for column in range(num_columns):
+                    start, stop = n * column // num_columns, n * (column + 1) // num_columns
+                    _prefetch(chunks, start, stop, (t + 1) * parts, next_blocks)
+                    select_middle(tile_at + column * LINE, row_bytes, votes, rule.start, rule.stop - 1)
+            else:
+                length = len(rule.network)
+                for k in range(n):
+                    _prefetch(chunks, k, k + 1, (t + 1) * parts, next_blocks)
+                    exchange(tile_at, row_bytes, rule.network, length * k // n, length * (k + 1) // n)
+            average(tile, rule.start, rule.stop, wide, out)
+            for x in range(used):
+                before = params[first + x]
+                after = before - server_lr * out[x]  # rounded twice, as the machine does it
+                direction[first + x], ahead[first + x] = out[x], after
+                moved[x] = after - before
+            for x in range(used):
+                total += np.float64(moved[x]) * np.float64(moved[x])
+            for k in range(n):
+                sums_at = sums.ctypes.data + k * r * LINE
+                for part in range(here_blocks):
+                    chunk_at = chunks.at[k] + (t * parts + part) * chunks.block_bytes
+                    here_part, moved_part = here_at + part * 4 * BLOCK, moved_at + part * 4 * BLOCK
+                    accumulate(chunk_at, chunks.kind, r, chunks.scales[k, 1], here_part, moved_part, sums_at)
+        for k in range(n):
+            for j in range(r):
+                products[group, k, j] = sums[k, j].sum()
+        squares[group] = total

@@ -1,0 +1,65 @@
+"""The inner loops over one tile in plain Numba: the same as `tile_simd`, as its fallback and as the test of it."""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from secureafl.kernels.chunks import BLOCK, array_at, stored
+
+F32, F64 = np.float32(0), np.float64(0)
+
+
+@njit(error_model="numpy")
+def combine(chunk_at, kind, weights, base_scale, here_at, out_at):  # type: ignore[no-untyped-def]
+    here, out = array_at(here_at, BLOCK, F32), array_at(out_at, BLOCK, F32)
+    for x in range(BLOCK):
+        out[x] = weights[1] * (here[x] - base_scale * stored(chunk_at, BLOCK + x, kind))
+    for j in range(len(weights)):
+        if j != 1:
+            for x in range(BLOCK):
+                out[x] += weights[j] * stored(chunk_at, j * BLOCK + x, kind)
+    for x in range(BLOCK):
+        out[x] = out[x] if out[x] == out[x] else np.float32(np.inf)
+
+
+@njit(error_model="numpy")
+def accumulate(chunk_at, kind, num_rows, base_scale, here_at, moved_at, sums_at):  # type: ignore[no-untyped-def]
+    here, moved = array_at(here_at, BLOCK, F32), array_at(moved_at, BLOCK, F32)
+    sums = array_at(sums_at, 8 * num_rows, F64)
+    for j in range(num_rows):
+        for first in range(0, BLOCK, 8):
+            for lane in range(8):
+                x = first + lane
+                value = stored(chunk_at, j * BLOCK + x, kind)
+                if j == 1:
+                    value = here[x] - base_scale * value
+                sums[8 * j + lane] += moved[x] * value
+
+
+@njit(error_model="numpy")
+def exchange(tile_at, row_bytes, network, first, last):  # type: ignore[no-untyped-def]
+    width = row_bytes // 4
+    for comparator in range(first, last):
+        low = array_at(tile_at + network[comparator, 0] * row_bytes, width, F32)
+        high = array_at(tile_at + network[comparator, 1] * row_bytes, width, F32)
+        for x in range(width):
+            a, b = low[x], high[x]
+            low[x] = a if a < b else b
+            high[x] = b if a < b else a
+
+
+@njit(error_model="numpy")
+def select_middle(column_at, row_bytes, num_rows, lower, upper):  # type: ignore[no-untyped-def]
+    values = np.empty(num_rows, np.float32)
+    for lane in range(16):
+        for k in range(num_rows):
+            values[k] = array_at(column_at + k * row_bytes, 16, F32)[lane]
+        values.sort()
+        array_at(column_at + lower * row_bytes, 16, F32)[lane] = values[lower]
+        array_at(column_at + upper * row_bytes, 16, F32)[lane] = values[upper]
+
+
+@njit(error_model="numpy")
+def prefetch(address):  # type: ignore[no-untyped-def]
+    """Nothing: the hardware's own prefetching has to do."""

@@ -1,0 +1,147 @@
+"""The inner loops over one tile, in explicit vectors. `tile_plain` has the same functions in plain loops.
+
+A tile is a range of coordinates of all votes, small enough to stay in cache: row after row of `row_bytes` bytes.
+A chunk is BLOCK coordinates of all r rows of one client, row after row: the update, the base model, the pair rows.
+Rows are stored as the type of `kind`, see `simd.load_stored`. Arguments called `*_at` are addresses.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from secureafl.kernels import simd
+from secureafl.kernels.simd import VECTOR_BYTES as V
+from secureafl.kernels.simd import (
+    add,
+    add_wide,
+    fma,
+    larger,
+    load,
+    load_stored,
+    mul,
+    no_nan,
+    smaller,
+    splat,
+    store,
+    sub,
+    where_le,
+    where_lt,
+)
+
+prefetch = simd.prefetch
+
+
+@njit(error_model="numpy")
+def combine(chunk_at, kind, weights, base_scale, here_at, out_at):  # type: ignore[no-untyped-def]
+    """out = w_0 g + w_1 (here - base_scale base) + sum of w_j row_j over one chunk; NaN becomes +inf."""
+    weight, scale = splat(weights[1]), splat(-base_scale)
+    a = mul(weight, fma(scale, load_stored(chunk_at, 4, kind), load(here_at)))
+    b = mul(weight, fma(scale, load_stored(chunk_at, 5, kind), load(here_at + V)))
+    c = mul(weight, fma(scale, load_stored(chunk_at, 6, kind), load(here_at + 2 * V)))
+    d = mul(weight, fma(scale, load_stored(chunk_at, 7, kind), load(here_at + 3 * V)))
+    for j in range(len(weights)):
+        if j != 1:
+            weight = splat(weights[j])
+            a = fma(weight, load_stored(chunk_at, 4 * j, kind), a)
+            b = fma(weight, load_stored(chunk_at, 4 * j + 1, kind), b)
+            c = fma(weight, load_stored(chunk_at, 4 * j + 2, kind), c)
+            d = fma(weight, load_stored(chunk_at, 4 * j + 3, kind), d)
+    store(out_at, no_nan(a))
+    store(out_at + V, no_nan(b))
+    store(out_at + 2 * V, no_nan(c))
+    store(out_at + 3 * V, no_nan(d))
+
+
+@njit(error_model="numpy")
+def accumulate(chunk_at, kind, num_rows, base_scale, here_at, moved_at, sums_at):  # type: ignore[no-untyped-def]
+    """Add each row's products with `moved` to its eight float64 sums; in the base model's place stands the gap."""
+    a, b, c, d = load(moved_at), load(moved_at + V), load(moved_at + 2 * V), load(moved_at + 3 * V)
+    scale = splat(-base_scale)
+    low = mul(a, fma(scale, load_stored(chunk_at, 4, kind), load(here_at)))
+    high = mul(b, fma(scale, load_stored(chunk_at, 5, kind), load(here_at + V)))
+    low = fma(c, fma(scale, load_stored(chunk_at, 6, kind), load(here_at + 2 * V)), low)
+    high = fma(d, fma(scale, load_stored(chunk_at, 7, kind), load(here_at + 3 * V)), high)
+    add_wide(sums_at + V, add(low, high))
+    for j in range(num_rows):
+        if j != 1:
+            low = mul(a, load_stored(chunk_at, 4 * j, kind))
+            high = mul(b, load_stored(chunk_at, 4 * j + 1, kind))
+            low = fma(c, load_stored(chunk_at, 4 * j + 2, kind), low)
+            high = fma(d, load_stored(chunk_at, 4 * j + 3, kind), high)
+            add_wide(sums_at + j * V, add(low, high))
+
+
+@njit(error_model="numpy")
+def exchange(tile_at, row_bytes, network, first, last):  # type: ignore[no-untyped-def]
+    """Run the comparators first..last-1 of a sorting network over all columns of a tile."""
+    for comparator in range(first, last):
+        low_at = tile_at + network[comparator, 0] * row_bytes
+        high_at = tile_at + network[comparator, 1] * row_bytes
+        for offset in range(0, row_bytes, 2 * V):
+            a, b = load(low_at + offset), load(high_at + offset)
+            c, d = load(low_at + offset + V), load(high_at + offset + V)
+            store(low_at + offset, smaller(a, b))
+            store(high_at + offset, larger(a, b))
+            store(low_at + offset + V, smaller(c, d))
+            store(high_at + offset + V, larger(c, d))
+
+
+@njit(error_model="numpy")
+def _split(column_at, row_bytes, num_rows, pivot, low, high):  # type: ignore[no-untyped-def]
+    """How many values are at most the pivot, the largest of them (at least `low`), the smallest other (at most `high`).
+
+    Two rows at a time, so that one running sum need not wait for itself.
+    """
+    one, count, below, above = splat(np.float32(1)), splat(np.float32(0)), low, high
+    other_count, other_below, other_above = count, low, high
+    for k in range(0, num_rows - 1, 2):
+        value, other = load(column_at + k * row_bytes), load(column_at + (k + 1) * row_bytes)
+        count = where_le(value, pivot, add(count, one), count)
+        below = where_le(value, pivot, larger(value, below), below)
+        above = where_le(value, pivot, above, smaller(value, above))
+        other_count = where_le(other, pivot, add(other_count, one), other_count)
+        other_below = where_le(other, pivot, larger(other, other_below), other_below)
+        other_above = where_le(other, pivot, other_above, smaller(other, other_above))
+    if num_rows % 2:
+        value = load(column_at + (num_rows - 1) * row_bytes)
+        count = where_le(value, pivot, add(count, one), count)
+        below = where_le(value, pivot, larger(value, below), below)
+        above = where_le(value, pivot, above, smaller(value, above))
+    return add(count, other_count), larger(below, other_below), smaller(above, other_above)
+
+
+@njit(error_model="numpy")
+def select_middle(column_at, row_bytes, num_rows, lower, upper):  # type: ignore[no-untyped-def]
+    """Put the ordered values `lower` and `upper` (equal or neighbours) of sixteen columns into the rows so numbered.
+
+    Keeps a range [low, high] between two values of the column that holds the answer. Each round counts the values up to
+    a pivot and moves one end to the nearest value on the answer's side of it. The pivot is interpolated from counts,
+    and every fourth time halves the range in the order of float bits, so that no data can make it slow.
+    """
+    low, high = load(column_at), load(column_at)
+    for k in range(1, num_rows):
+        value = load(column_at + k * row_bytes)
+        low, high = smaller(value, low), larger(value, high)
+    before, until = splat(np.float32(0)), splat(np.float32(num_rows))  # how many are < low, and <= high
+    rank, wanted, middle = splat(np.float32(lower)), splat(np.float32(lower + 1)), splat(np.float32(lower + 0.5))
+    step = 0
+    while not simd.same(low, high):
+        pivot = halved = simd.middle_key(low, high)
+        if step % 4 != 3:
+            pivot = fma(sub(high, low), simd.div(sub(middle, before), sub(until, before)), low)
+            pivot = where_le(low, pivot, pivot, halved)  # also where it is NaN
+            pivot = where_lt(pivot, high, pivot, halved)
+        count, below, above = _split(column_at, row_bytes, num_rows, pivot, low, high)
+        low_if_below = where_le(count, wanted, below, low)  # count = wanted: `below` is the answer
+        high_if_above = where_le(rank, count, above, high)  # count = rank: `above` is the answer
+        low = where_le(wanted, count, low_if_below, above)
+        high = where_le(wanted, count, below, high_if_above)
+        before = where_le(wanted, count, before, count)
+        until = where_le(wanted, count, count, until)
+        step += 1
+    if upper != lower:
+        count, below, above = _split(column_at, row_bytes, num_rows, low, low, splat(np.float32(np.inf)))
+        high = where_le(splat(np.float32(upper + 1)), count, low, above)
+    store(column_at + lower * row_bytes, low)
+    store(column_at + upper * row_bytes, high)
