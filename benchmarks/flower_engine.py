@@ -45,7 +45,8 @@ def simulation(dim: int) -> dict[str, Any]:
 def deployment(dim: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as directory, Deployment(Path(directory) / "flower") as engine:
         engine.start_nodes({index: {"delay": 0.0} for index in range(4)})
-        config = {"dim": dim, "num-known": NUM_CLIENTS - 4, "secureafl.min-nodes": 4, "phase-seconds": 60.0, "repeats": 2}
+        config = {"dim": dim, "num-known": NUM_CLIENTS - 4, "secureafl.min-nodes": 4}
+        config |= {"phase-seconds": 60.0, "repeats": 2}
         return measured(engine.run(APP, config, timeout=900.0))
 
 

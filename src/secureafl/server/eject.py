@@ -19,11 +19,12 @@ from pathlib import Path
 import numpy as np
 
 from secureafl.errors import SettingsError
-from secureafl.history import DELTA, History
+from secureafl.history import History
 from secureafl.server.journal import Entry, Event
 from secureafl.server.machine import Machine
 from secureafl.server.recorded import RecordedRun
 from secureafl.server.run import Run, StoreSettings, repeat
+from secureafl.storage import DELTA
 from secureafl.types import ClientId, Vector
 
 MEMORY = 3

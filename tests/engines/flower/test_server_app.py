@@ -136,7 +136,7 @@ def test_error_replies_become_journal_entries_and_are_retried_with_back_off(tmp_
     grid = FakeGrid({1: trainer(1.0), 2: lambda message: error(message, 2, "ClientApp raised")})
     _, rows = federate(grid, tmp_path, stop_after_seconds=0.8)
     errors = [row for row in rows if row.client == "2" and row.event is Event.CLIENT_ERROR]
-    assert 3 <= len(errors) <= 7  # 0.02 s, doubled each time
+    assert 2 <= len(errors) <= 7  # after 0.02 s, doubled each time
     assert errors[0].reason == "code 2: ClientApp raised"
 
 
