@@ -1,0 +1,63 @@
+"""The Flower examples, unchanged, on both engines."""
+
+import filecmp
+import re
+from pathlib import Path
+
+import pytest
+from tests.end_to_end.flower_processes import Config, Deployment, Simulation
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+QUICKSTART = EXAMPLES / "quickstart"
+
+
+def accuracies(log: str) -> dict[str, float]:
+    """Scenario -> final accuracy, from the quickstart's closing table."""
+    rows = re.findall(r"│ ((?:asyncsgd|secureafl)[a-z ]*?) +│.*│ +([0-9.]+) │", log)
+    return {name.strip(): float(final) for name, final in rows}
+
+
+@pytest.mark.end_to_end
+def test_quickstart_in_simulation_stops_the_attack(tmp_path: Path) -> None:
+    plot = tmp_path / "accuracy.png"
+    with Simulation(tmp_path / "flower") as engine:
+        run = engine.run(QUICKSTART, {"plot": str(plot)}, num_supernodes=20, timeout=900.0)
+    final = accuracies(run.log_text())
+    assert final["asyncsgd attacked"] < 0.3
+    assert final["secureafl attacked"] > final["secureafl"] - 0.03
+    assert plot.stat().st_size > 10_000
+
+
+@pytest.mark.end_to_end
+def test_quickstart_in_deployment(tmp_path: Path) -> None:
+    config: Config = {
+        "scenarios": "secureafl",
+        "plot": str(tmp_path / "accuracy.png"),
+        "secureafl.min-nodes": 2,
+        "secureafl.stop-after-updates": 4,
+    }
+    with Deployment(tmp_path / "flower") as engine:
+        engine.start_nodes({0: {"partition-id": 0, "num-partitions": 2}, 1: {"partition-id": 1, "num-partitions": 2}})
+        run = engine.run(QUICKSTART, config, timeout=300.0)
+    assert "secureafl" in accuracies(run.log_text())
+
+
+def test_bring_your_own_keeps_client_and_task_byte_for_byte() -> None:
+    for name in ("client_app.py", "task.py"):
+        before, after = (EXAMPLES / "bring-your-own" / side / "blobs" / name for side in ("before", "after"))
+        assert filecmp.cmp(before, after, shallow=False)
+
+
+@pytest.mark.end_to_end
+def test_bring_your_own_in_simulation_before_and_after(tmp_path: Path) -> None:
+    with Simulation(tmp_path / "flower") as engine:
+        for side in ("before", "after"):
+            engine.run(EXAMPLES / "bring-your-own" / side, {}, num_supernodes=10, timeout=300.0)
+
+
+@pytest.mark.end_to_end
+def test_bring_your_own_in_deployment(tmp_path: Path) -> None:
+    config: Config = {"secureafl.min-nodes": 2, "secureafl.stop-after-updates": 6}
+    with Deployment(tmp_path / "flower") as engine:
+        engine.start_nodes({0: {"partition-id": 0, "num-partitions": 2}, 1: {"partition-id": 1, "num-partitions": 2}})
+        engine.run(EXAMPLES / "bring-your-own" / "after", config, timeout=300.0)
