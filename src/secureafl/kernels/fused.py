@@ -16,7 +16,7 @@ import numpy as np
 from numba import njit, prange
 
 from secureafl.kernels.chunks import BLOCK, Chunks, Float
-from secureafl.kernels.order_statistics import LINE, MAX_NETWORK, Rule, average, line_up
+from secureafl.kernels.order_statistics import LINE, MAX_NETWORK, Rule, average, line_up, tile_pitch
 from secureafl.kernels.threads import spread
 from secureafl.kernels.tiles import accumulate, combine, exchange, prefetch, select_middle
 from secureafl.types import Vector
@@ -104,13 +104,12 @@ def _fused_step(  # type: ignore[no-untyped-def]
     num_tiles, num_blocks, parts = (d + width - 1) // width, (d + BLOCK - 1) // BLOCK, width // BLOCK
     heard = len(received) > 0
     votes = max(n, sender + 1) if heard else n - 1
-    row_bytes = 4 * width
+    pitch = tile_pitch(width, rule)
+    row_bytes = 4 * pitch
     for group in prange(num_groups):
-        memory = line_up(np.zeros((votes + 3) * width + LINE // 4, np.float32))
-        tile = memory[: votes * width].reshape(votes, width)
-        here = memory[votes * width : (votes + 1) * width]
-        moved = memory[(votes + 1) * width : (votes + 2) * width]
-        out = memory[(votes + 2) * width : (votes + 3) * width]
+        tile = line_up(np.zeros(votes * pitch + LINE // 4, np.float32))[: votes * pitch].reshape(votes, pitch)
+        small = line_up(np.zeros(3 * width + LINE // 4, np.float32))
+        here, moved, out = small[:width], small[width : 2 * width], small[2 * width : 3 * width]
         wide = np.empty(width, np.float64)
         tile_at, here_at, moved_at = tile.ctypes.data, here.ctypes.data, moved.ctypes.data
         sums = np.zeros((n, r, 8), np.float64)
@@ -141,16 +140,11 @@ def _fused_step(  # type: ignore[no-untyped-def]
                     tile[sender, x] = received[first + x]
             next_blocks = min(parts, num_blocks - (t + 1) * parts) if t + 1 < last_tile else 0
             if rule.selects:
-                num_columns = row_bytes // LINE
+                num_columns = 4 * width // LINE
                 for column in range(num_columns):
-                    start, stop = n * column // num_columns, n * (column + 1) // num_columns
-                    _prefetch(chunks, start, stop, (t + 1) * parts, next_blocks)
                     select_middle(tile_at + column * LINE, row_bytes, votes, rule.start, rule.stop - 1)
             else:
-                length = len(rule.network)
-                for k in range(n):
-                    _prefetch(chunks, k, k + 1, (t + 1) * parts, next_blocks)
-                    exchange(tile_at, row_bytes, rule.network, length * k // n, length * (k + 1) // n)
+                exchange(tile_at, row_bytes, rule.network)
             average(tile, rule.start, rule.stop, wide, out)
             for x in range(used):
                 before = params[first + x]
@@ -160,11 +154,18 @@ def _fused_step(  # type: ignore[no-untyped-def]
             for x in range(used):
                 total += np.float64(moved[x]) * np.float64(moved[x])
             for k in range(n):
-                sums_at = sums.ctypes.data + k * r * LINE
-                for part in range(here_blocks):
-                    chunk_at = chunks.at[k] + (t * parts + part) * chunks.block_bytes
-                    here_part, moved_part = here_at + part * 4 * BLOCK, moved_at + part * 4 * BLOCK
-                    accumulate(chunk_at, chunks.kind, r, chunks.scales[k, 1], here_part, moved_part, sums_at)
+                _prefetch(chunks, k, k + 1, (t + 1) * parts, next_blocks)
+                accumulate(
+                    chunks.at[k] + t * parts * chunks.block_bytes,
+                    chunks.block_bytes,
+                    here_blocks,
+                    chunks.kind,
+                    r,
+                    chunks.scales[k, 1],
+                    here_at,
+                    moved_at,
+                    sums.ctypes.data + k * r * LINE,
+                )
         for k in range(n):
             for j in range(r):
                 products[group, k, j] = sums[k, j].sum()

@@ -94,6 +94,14 @@ def line_up(values):  # type: ignore[no-untyped-def]
 
 
 @njit(error_model="numpy")
+def tile_pitch(width, rule):  # type: ignore[no-untyped-def]
+    """Floats from one row of a tile to the next. Selection walks down one column many times: an odd number of cache
+    lines between rows lets a whole column stay in the first-level cache.
+    """
+    return width + LINE // 4 if rule.selects else width
+
+
+@njit(error_model="numpy")
 def average(tile, start, stop, sums, out):  # type: ignore[no-untyped-def]
     """out = mean of the rows start..stop-1 of a tile."""
     share = 1.0 / (stop - start)
@@ -110,9 +118,9 @@ def average(tile, start, stop, sums, out):  # type: ignore[no-untyped-def]
 def _order(rows, rule, width, out):  # type: ignore[no-untyped-def]
     n, d = rows.shape
     num_tiles = (d + width - 1) // width
-    num_groups = min(num_tiles, 64)
+    num_groups, pitch = min(num_tiles, 64), tile_pitch(width, rule)
     for group in prange(num_groups):
-        tile = line_up(np.zeros(n * width + LINE // 4, np.float32))[: n * width].reshape(n, width)
+        tile = line_up(np.zeros(n * pitch + LINE // 4, np.float32))[: n * pitch].reshape(n, pitch)
         tile_at, wide, one = tile.ctypes.data, np.empty(width, np.float64), np.empty(width, np.float32)
         for t in range(num_tiles * group // num_groups, num_tiles * (group + 1) // num_groups):
             first = t * width
@@ -124,8 +132,8 @@ def _order(rows, rule, width, out):  # type: ignore[no-untyped-def]
                     tile[k, x] = value if value == value else np.float32(np.inf)  # a NaN has no place in an order
             if rule.selects:
                 for offset in range(0, 4 * width, LINE):
-                    select_middle(tile_at + offset, 4 * width, n, rule.start, rule.stop - 1)
+                    select_middle(tile_at + offset, 4 * pitch, n, rule.start, rule.stop - 1)
             else:
-                exchange(tile_at, 4 * width, rule.network, 0, len(rule.network))
+                exchange(tile_at, 4 * pitch, rule.network)
             average(tile, rule.start, rule.stop, wide, one)
             out[first : first + used] = one[:used]

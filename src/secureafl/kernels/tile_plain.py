@@ -24,23 +24,22 @@ def combine(chunk_at, kind, weights, base_scale, here_at, out_at):  # type: igno
 
 
 @njit(error_model="numpy")
-def accumulate(chunk_at, kind, num_rows, base_scale, here_at, moved_at, sums_at):  # type: ignore[no-untyped-def]
-    here, moved = array_at(here_at, BLOCK, F32), array_at(moved_at, BLOCK, F32)
+def accumulate(chunk_at, stride, parts, kind, num_rows, base_scale, here_at, moved_at, sums_at):  # type: ignore[no-untyped-def]
+    here, moved = array_at(here_at, parts * BLOCK, F32), array_at(moved_at, parts * BLOCK, F32)
     sums = array_at(sums_at, 8 * num_rows, F64)
     for j in range(num_rows):
-        for first in range(0, BLOCK, 8):
-            for lane in range(8):
-                x = first + lane
-                value = stored(chunk_at, j * BLOCK + x, kind)
+        for part in range(parts):
+            for x in range(BLOCK):
+                value = stored(chunk_at + part * stride, j * BLOCK + x, kind)
                 if j == 1:
-                    value = here[x] - base_scale * value
-                sums[8 * j + lane] += moved[x] * value
+                    value = here[part * BLOCK + x] - base_scale * value
+                sums[8 * j + x % 8] += moved[part * BLOCK + x] * value
 
 
 @njit(error_model="numpy")
-def exchange(tile_at, row_bytes, network, first, last):  # type: ignore[no-untyped-def]
+def exchange(tile_at, row_bytes, network):  # type: ignore[no-untyped-def]
     width = row_bytes // 4
-    for comparator in range(first, last):
+    for comparator in range(len(network)):
         low = array_at(tile_at + network[comparator, 0] * row_bytes, width, F32)
         high = array_at(tile_at + network[comparator, 1] * row_bytes, width, F32)
         for x in range(width):

@@ -54,28 +54,36 @@ def combine(chunk_at, kind, weights, base_scale, here_at, out_at):  # type: igno
 
 
 @njit(error_model="numpy")
-def accumulate(chunk_at, kind, num_rows, base_scale, here_at, moved_at, sums_at):  # type: ignore[no-untyped-def]
-    """Add each row's products with `moved` to its eight float64 sums; in the base model's place stands the gap."""
-    a, b, c, d = load(moved_at), load(moved_at + V), load(moved_at + 2 * V), load(moved_at + 3 * V)
-    scale = splat(-base_scale)
-    low = mul(a, fma(scale, load_stored(chunk_at, 4, kind), load(here_at)))
-    high = mul(b, fma(scale, load_stored(chunk_at, 5, kind), load(here_at + V)))
-    low = fma(c, fma(scale, load_stored(chunk_at, 6, kind), load(here_at + 2 * V)), low)
-    high = fma(d, fma(scale, load_stored(chunk_at, 7, kind), load(here_at + 3 * V)), high)
+def accumulate(chunk_at, stride, parts, kind, num_rows, base_scale, here_at, moved_at, sums_at):  # type: ignore[no-untyped-def]
+    """Add each row's products with `moved`, over some chunks a stride apart, to its eight float64 sums.
+
+    In the base model's place stands the gap here - base_scale base.
+    """
+    scale, zero = splat(-base_scale), splat(np.float32(0))
+    low, high = zero, zero
+    for part in range(parts):
+        at, here, moved = chunk_at + part * stride, here_at + part * 4 * V, moved_at + part * 4 * V
+        low = fma(load(moved), fma(scale, load_stored(at, 4, kind), load(here)), low)
+        high = fma(load(moved + V), fma(scale, load_stored(at, 5, kind), load(here + V)), high)
+        low = fma(load(moved + 2 * V), fma(scale, load_stored(at, 6, kind), load(here + 2 * V)), low)
+        high = fma(load(moved + 3 * V), fma(scale, load_stored(at, 7, kind), load(here + 3 * V)), high)
     add_wide(sums_at + V, add(low, high))
     for j in range(num_rows):
         if j != 1:
-            low = mul(a, load_stored(chunk_at, 4 * j, kind))
-            high = mul(b, load_stored(chunk_at, 4 * j + 1, kind))
-            low = fma(c, load_stored(chunk_at, 4 * j + 2, kind), low)
-            high = fma(d, load_stored(chunk_at, 4 * j + 3, kind), high)
+            low, high = zero, zero
+            for part in range(parts):
+                at, moved = chunk_at + part * stride, moved_at + part * 4 * V
+                low = fma(load(moved), load_stored(at, 4 * j, kind), low)
+                high = fma(load(moved + V), load_stored(at, 4 * j + 1, kind), high)
+                low = fma(load(moved + 2 * V), load_stored(at, 4 * j + 2, kind), low)
+                high = fma(load(moved + 3 * V), load_stored(at, 4 * j + 3, kind), high)
             add_wide(sums_at + j * V, add(low, high))
 
 
 @njit(error_model="numpy")
-def exchange(tile_at, row_bytes, network, first, last):  # type: ignore[no-untyped-def]
-    """Run the comparators first..last-1 of a sorting network over all columns of a tile."""
-    for comparator in range(first, last):
+def exchange(tile_at, row_bytes, network):  # type: ignore[no-untyped-def]
+    """Run a sorting network over all columns of a tile."""
+    for comparator in range(len(network)):
         low_at = tile_at + network[comparator, 0] * row_bytes
         high_at = tile_at + network[comparator, 1] * row_bytes
         for offset in range(0, row_bytes, 2 * V):

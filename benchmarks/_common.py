@@ -1,0 +1,53 @@
+"""What the measurements share: interleaved timing, and results with where they came from."""
+
+from __future__ import annotations
+
+import gc
+import json
+import platform
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numba
+import numpy as np
+
+ROOT = Path(__file__).parent.parent
+
+
+def interleaved(tasks: Mapping[str, Callable[[], object]], repeats: Mapping[str, int] | int) -> dict[str, float]:
+    """Seconds of the fastest run of each task. Tasks take turns, so that a busy moment of the machine hits them all."""
+    counts = {name: repeats if isinstance(repeats, int) else repeats[name] for name in tasks}
+    best = dict.fromkeys(tasks, float("inf"))
+    for task in tasks.values():
+        task()
+    gc.collect()
+    for turn in range(max(counts.values())):
+        for name, task in tasks.items():
+            if turn < counts[name]:
+                start = time.perf_counter()
+                task()
+                best[name] = min(best[name], time.perf_counter() - start)
+    return best
+
+
+def write(name: str, seed: int, results: Any) -> Path:
+    """results/<name>.json, with the command, the commit and the versions that made it."""
+    commit = subprocess.run(
+        ["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout.strip()
+    path = ROOT / "results" / f"{name}.json"
+    path.parent.mkdir(exist_ok=True)
+    about = {
+        "command": " ".join(["python", *sys.argv]),
+        "seed": seed,
+        "commit": commit,
+        "threads": numba.get_num_threads(),
+        "machine": platform.machine(),
+        "versions": {"python": platform.python_version(), "numpy": np.__version__, "numba": numba.__version__},
+    }
+    path.write_text(json.dumps({**about, "results": results}, indent=2) + "\n")
+    return path
