@@ -73,7 +73,7 @@ def test_unit_upload_turns_with_the_crowd(uploads: Float, seed: int) -> None:
 @given(crowds, st.integers(0, 1000))
 def test_gamma_does_not_depend_on_where_the_crowd_is(uploads: Float, seed: int) -> None:
     rng = np.random.default_rng(seed)
-    p, shift = rng.normal(size=uploads.shape[1]), 10 * rng.normal(size=uploads.shape[1])
+    p, shift = rng.normal(size=(2, uploads.shape[1])) * np.array([[1.0], [10.0]])
     assert largest_gamma(uploads + shift, p) == pytest.approx(largest_gamma(uploads, p), rel=1e-6, abs=1e-9)
 
 

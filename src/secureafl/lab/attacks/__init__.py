@@ -20,6 +20,7 @@ from secureafl.lab.attacks.neurotoxin import Neurotoxin, NeurotoxinSettings
 from secureafl.lab.attacks.pgd import PGD, PGDSettings
 from secureafl.lab.attacks.scaling import Scaling, ScalingSettings
 from secureafl.lab.attacks.sign_flip import SignFlip, SignFlipSettings
+from secureafl.lab.attacks.threedfed import ThreeDFed, ThreeDFedSettings
 from secureafl.settings import Settings, nearest
 
 
@@ -47,6 +48,7 @@ ATTACKS: Mapping[str, Entry] = {
     "dba": Entry(DBA, DBASettings, is_backdoor=True, needs_classes=True),
     "pgd": Entry(PGD, PGDSettings, is_backdoor=True, needs_classes=True),
     "neurotoxin": Entry(Neurotoxin, NeurotoxinSettings, is_backdoor=True, needs_classes=True),
+    "threedfed": Entry(ThreeDFed, ThreeDFedSettings, is_backdoor=True, needs_classes=True),
 }
 """Every attack by name."""
 
@@ -84,6 +86,8 @@ __all__ = [
     "ScalingSettings",
     "SignFlip",
     "SignFlipSettings",
+    "ThreeDFed",
+    "ThreeDFedSettings",
     "View",
     "build_attack",
 ]

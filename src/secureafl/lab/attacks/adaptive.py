@@ -29,7 +29,7 @@ import numpy as np
 from pydantic import Field
 
 from secureafl.defenses import SecureAFL
-from secureafl.lab.attacks.base import Float, Stateless, View, length
+from secureafl.lab.attacks.base import Float, Stateless, View, length, may_diverge
 from secureafl.lipschitz import lipschitz_factor
 from secureafl.settings import Settings
 from secureafl.types import ClientId, Vector
@@ -158,6 +158,7 @@ class Adaptive(Stateless):
     def __init__(self, settings: AdaptiveSettings = AdaptiveSettings()) -> None:
         self.settings = settings
 
+    @may_diverge
     def upload(self, view: View) -> Vector:
         ball = feasible(view.shadow, view.client, view.base.params, view.round, self.settings.margin)
         reverse = Candidate(ball.project(-view.gradient.astype(np.float64)))

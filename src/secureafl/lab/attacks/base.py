@@ -57,6 +57,10 @@ class Trigger(Protocol):
         """One of the four parts of this mark."""
 
 
+may_diverge = np.errstate(over="ignore", invalid="ignore")
+"""Decorates what computes an upload: a diverged run goes on without warnings; the server refuses what it gets."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class View:
     """What a malicious client knows when its turn to upload comes."""

@@ -14,7 +14,7 @@ import numpy as np
 from pydantic import Field
 
 from secureafl.lab.attacks.backdoor import BackdoorSettings, poisoned_gradient, train
-from secureafl.lab.attacks.base import Stateless, View, rank, require_classes
+from secureafl.lab.attacks.base import Stateless, View, may_diverge, rank, require_classes
 from secureafl.lab.attacks.scaling import scale_of
 from secureafl.types import Vector
 
@@ -34,6 +34,7 @@ class DBA(Stateless):
     def __init__(self, settings: DBASettings = DBASettings()) -> None:
         self.settings = settings
 
+    @may_diverge
     def upload(self, view: View) -> Vector:
         require_classes(view.task, "dba")
         part = view.trigger.quadrant(rank(view) % NUM_PARTS)

@@ -23,7 +23,7 @@ from typing import Literal
 import numpy as np
 
 from secureafl.errors import SettingsError
-from secureafl.lab.attacks.base import Float, Stateless, View, benign_uploads
+from secureafl.lab.attacks.base import Float, Stateless, View, benign_uploads, may_diverge
 from secureafl.settings import Settings
 from secureafl.types import Vector
 
@@ -73,6 +73,7 @@ class MinMax(Stateless):
     def __init__(self, settings: MinMaxSettings = MinMaxSettings()) -> None:
         self.settings = settings
 
+    @may_diverge
     def upload(self, view: View) -> Vector:
         uploads = self._benign(view).astype(np.float64)
         if len(uploads) < 2:

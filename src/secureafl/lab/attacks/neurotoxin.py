@@ -21,7 +21,7 @@ import numpy.typing as npt
 from pydantic import Field
 
 from secureafl.lab.attacks.backdoor import BackdoorSettings, poisoned_gradient, project, train
-from secureafl.lab.attacks.base import Batch, Stateless, View, benign_uploads, require_classes
+from secureafl.lab.attacks.base import Batch, Stateless, View, benign_uploads, may_diverge, require_classes
 from secureafl.lab.attacks.pgd import radius_sent
 from secureafl.types import Vector
 
@@ -54,6 +54,7 @@ class Neurotoxin(Stateless):
     def __init__(self, settings: NeurotoxinSettings = NeurotoxinSettings()) -> None:
         self.settings = settings
 
+    @may_diverge
     def upload(self, view: View) -> Vector:
         require_classes(view.task, "neurotoxin")
         mask = quiet_mask(self._reference(view), self.settings.keep_ratio)

@@ -15,7 +15,7 @@ from __future__ import annotations
 from pydantic import Field
 
 from secureafl.lab.attacks.backdoor import BackdoorSettings, poisoned_gradient, project, train
-from secureafl.lab.attacks.base import Stateless, View, benign_norm, require_classes
+from secureafl.lab.attacks.base import Stateless, View, benign_norm, may_diverge, require_classes
 from secureafl.types import Vector
 
 
@@ -43,6 +43,7 @@ class PGD(Stateless):
     def __init__(self, settings: PGDSettings = PGDSettings()) -> None:
         self.settings = settings
 
+    @may_diverge
     def upload(self, view: View) -> Vector:
         require_classes(view.task, "pgd")
         limit = radius_sent(view, self.settings.radius, self.settings.radius_factor)

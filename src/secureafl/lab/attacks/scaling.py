@@ -14,7 +14,7 @@ import numpy as np
 from pydantic import Field
 
 from secureafl.lab.attacks.backdoor import BackdoorSettings, poisoned_gradient, train
-from secureafl.lab.attacks.base import Stateless, View, require_classes
+from secureafl.lab.attacks.base import Stateless, View, may_diverge, require_classes
 from secureafl.types import Vector
 
 
@@ -36,6 +36,7 @@ class Scaling(Stateless):
     def __init__(self, settings: ScalingSettings = ScalingSettings()) -> None:
         self.settings = settings
 
+    @may_diverge
     def upload(self, view: View) -> Vector:
         require_classes(view.task, "scaling")
         sent = train(view, self.settings, poisoned_gradient(view, self.settings.poison_fraction))
