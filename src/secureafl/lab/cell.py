@@ -11,10 +11,13 @@ from pydantic import Field, model_validator
 
 from secureafl.defenses import DEFENSES
 from secureafl.errors import SettingsError, UnknownSettingError
+from secureafl.lab.attacks import ATTACKS
+from secureafl.lab.data.recipes import DATASETS
+from secureafl.lab.protocols import VirtualTimeSettings
 from secureafl.settings import Settings, nearest
 
 PAPER_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
-    "fashion-mnist": {"architecture": "paper-cnn", "num_clients": 50, "batch_size": 32, "rounds": 20_000},
+    "fashion-mnist": {"architecture": "cnn", "num_clients": 50, "batch_size": 32, "rounds": 20_000},
     "cifar10": {"architecture": "resnet20", "num_clients": 50, "batch_size": 64, "rounds": 30_000},
     "cifar100": {"architecture": "resnet20", "num_clients": 50, "batch_size": 64, "rounds": 30_000},
     "tiny-imagenet": {"architecture": "resnet20", "num_clients": 10, "batch_size": 64, "rounds": 80_000},
@@ -54,7 +57,7 @@ class CellSettings(Settings):
     defense: str = "secureafl"
     """Who judges; `secureafl defenses` lists them."""
     defense_settings: dict[str, Any] = Field(default_factory=dict)
-    """The defense's own settings; what they leave open is filled in from this cell (see `lab.build`)."""
+    """The defense's own settings; what they leave open follows from this cell."""
     rounds: int = Field(ge=1)
     """Arrivals: 20,000, 30,000 for CIFAR, 80,000 for Tiny-ImageNet. [P]"""
     seed: int = Field(0, ge=0)
@@ -102,8 +105,6 @@ class CellSettings(Settings):
 
     @model_validator(mode="after")
     def _names_exist(self) -> CellSettings:
-        from secureafl.lab.attacks import ATTACKS  # here, so that settings can be read where torch is missing
-
         if self.defense not in DEFENSES:
             raise UnknownSettingError(f"there is no defense {self.defense!r}; {nearest(self.defense, list(DEFENSES))}")
         if self.attack != "none" and self.attack not in ATTACKS:
@@ -113,6 +114,11 @@ class CellSettings(Settings):
             raise SettingsError(
                 f"malicious_fraction = {self.malicious_fraction} of {self.num_clients} clients leaves no one to attack"
             )
+        if self.num_classes is None and self.attack != "none" and ATTACKS[self.attack].needs_classes:
+            raise SettingsError(f"attack {self.attack!r} needs classes; {self.dataset} is a regression")
+        if self.protocol == "paper" and self.protocol_settings:
+            raise SettingsError(f"protocol 'paper' has no settings; found {', '.join(self.protocol_settings)}")
+        self.complete()  # a misspelt setting of a defense is found here, not hours later
         return self
 
     @property
@@ -120,11 +126,36 @@ class CellSettings(Settings):
         """How many clients attack."""
         return round(self.malicious_fraction * self.num_clients)
 
-    def identity(self) -> str:
-        """The settings that decide the result, as canonical JSON."""
-        return json.dumps(self.model_dump(mode="json", exclude=NOT_THE_RESULT), sort_keys=True)
+    @property
+    def num_classes(self) -> int | None:
+        """Classes of the data set; None for a regression."""
+        targets = DATASETS[self.dataset].targets
+        if self.labels not in targets:
+            raise SettingsError(f"labels = {self.labels!r}: {self.dataset} has {' and '.join(targets)} labels")
+        return targets[self.labels][0]
+
+    def complete(self) -> dict[str, Any]:
+        """All settings as JSON, also those of defense, attack and protocol that were left at their defaults."""
+        values = self.model_dump(mode="json")
+        values["defense_settings"] = self._complete(DEFENSES[self.defense].settings, self.defense_settings)
+        if self.attack != "none":
+            values["attack_settings"] = self._complete(ATTACKS[self.attack].settings, self.attack_settings)
+        if self.protocol == "virtual-time":
+            values["protocol_settings"] = self._complete(VirtualTimeSettings, self.protocol_settings)
+        return values
 
     def cell_id(self) -> str:
         """A readable name, unique to these settings: the cell's directory."""
-        digest = hashlib.sha256(self.identity().encode()).hexdigest()[:12]
+        decisive = {key: value for key, value in self.complete().items() if key not in NOT_THE_RESULT}
+        digest = hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()[:12]
         return f"{self.dataset}-{self.defense}-{self.attack}-{digest}"
+
+    def _complete(self, cls: type[Settings], given: Mapping[str, Any]) -> dict[str, Any]:
+        """The settings of a part. What the cell knows already, every defense is told, as the paper's server is."""
+        facts = {
+            "malicious_fraction": self.malicious_fraction,
+            "num_classes": self.num_classes,
+            "num_first": self.num_clients,
+        }
+        known = {key: value for key, value in facts.items() if key in cls.model_fields and value is not None}
+        return cls(**{**known, **given}).model_dump(mode="json")

@@ -23,10 +23,9 @@ from secureafl.lab.attacks.base import Attack, Batch, Task, Trigger, View
 from secureafl.lab.protocols import ArrivalProtocol
 from secureafl.lab.streams import stream
 from secureafl.lab.trace import Trace
+from secureafl.lab.types import Indices
 from secureafl.server import Machine
 from secureafl.types import Array, ClientId, Model, StateDict, Update, Vector, Verdict
-
-Indices = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

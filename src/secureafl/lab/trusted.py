@@ -8,8 +8,9 @@ import numpy as np
 import numpy.typing as npt
 
 from secureafl.defenses import Reference, Score, Scorer
+from secureafl.lab.attacks.base import Batch
 from secureafl.lab.task import Task
-from secureafl.lab.types import Batch, Indices
+from secureafl.lab.types import Indices
 from secureafl.types import Model, Vector
 
 
