@@ -36,7 +36,10 @@ NOT_THE_RESULT = {"source"}
 
 
 class CellSettings(Settings):
-    """One run: who learns what, who lies how, and who defends. [P] marks the paper's values, [A] ours."""
+    """One run: who learns what, who lies how, and who defends. [P] marks the paper's values, [A] ours.
+
+    Defaults are those of Fashion-MNIST; another data set brings its own from `PAPER_DEFAULTS`.
+    """
 
     dataset: str = "fashion-mnist"
     """Which data set; its paper values of architecture, num_clients, batch_size and rounds are the defaults."""
@@ -44,9 +47,9 @@ class CellSettings(Settings):
     """Where its files are; None looks at the environment and then at the Hugging Face hub."""
     labels: Literal["fine", "coarse"] = "fine"
     """CIFAR-100 only: the 100 classes or their 20 groups."""
-    architecture: str
+    architecture: str = "cnn"
     """The model: the paper's CNN for Fashion-MNIST, ResNet-20 for the rest. [P]"""
-    num_clients: int = Field(ge=1)
+    num_clients: int = Field(50, ge=1)
     """All clients: 50, or 10 for Tiny-ImageNet and Udacity. [P]"""
     malicious_fraction: float = Field(0.2, ge=0.0, lt=1.0)
     """Share of clients that attack; without an attack they are honest like the others. [P]"""
@@ -58,7 +61,7 @@ class CellSettings(Settings):
     """Who judges; `secureafl defenses` lists them."""
     defense_settings: dict[str, Any] = Field(default_factory=dict)
     """The defense's own settings; what they leave open follows from this cell."""
-    rounds: int = Field(ge=1)
+    rounds: int = Field(20_000, ge=1)
     """Arrivals: 20,000, 30,000 for CIFAR, 80,000 for Tiny-ImageNet. [P]"""
     seed: int = Field(0, ge=0)
     """All randomness follows from it."""
@@ -70,7 +73,7 @@ class CellSettings(Settings):
     """`paper`: the oldest version a client may answer for. [P]"""
     max_staleness: int | None = Field(None, ge=0)
     """`virtual-time`: answers to older versions are refused; None takes them all. [A]"""
-    batch_size: int = Field(ge=1)
+    batch_size: int = Field(32, ge=1)
     """Samples per upload: 32, or 64 for all but Fashion-MNIST. [P]"""
     server_lr: float = Field(0.01, gt=0.0)
     """The server's learning rate. [P]"""
@@ -84,7 +87,7 @@ class CellSettings(Settings):
     """Clean samples at the server, drawn from all clients' data, for defenses that need some. [P]"""
     target_label: int = Field(0, ge=0)
     """What a backdoor wants marked images to be taken for. [A]"""
-    evaluate_every: int = Field(ge=1)
+    evaluate_every: int = Field(1000, ge=1)
     """Rounds between two evaluations; by default a twentieth of all rounds. [A]"""
     num_test: int | None = Field(None, ge=1)
     """Evaluate on the first so many test images only; None for all. [A]"""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from secureafl.defenses import SecureAFL
@@ -17,31 +19,33 @@ def evaluate(lab: Laboratory) -> dict[str, float]:
     x, y = lab.dataset.test_x[: settings.num_test], lab.dataset.test_y[: settings.num_test]
     outputs = lab.task.predict(params, x)
     if lab.task.num_classes is None:
-        found = {"rmse": metrics.rmse(outputs, y)}
+        found = {"rmse": metrics.root_mean_squared_error(outputs, y)}
     else:
-        found = {"ter": metrics.ter(outputs, y), "largest_class": metrics.largest_class_share(outputs)}
+        found = {"ter": metrics.error_rate(outputs, y), "largest_class": metrics.largest_class_share(outputs)}
         if settings.attack != "none" and ATTACKS[settings.attack].is_backdoor:
-            others = np.asarray(y) != settings.target_label
-            marked = lab.task.predict(params, x[others], lab.trigger.apply)
-            found["asr"] = metrics.asr(marked, settings.target_label)
-    found["diverged"] = float(not np.isfinite(outputs).all())
+            marked = lab.task.predict(params, x, lab.trigger.apply)
+            found["asr"] = metrics.attack_success_rate(marked, y, settings.target_label)
+    found["diverged"] = float(metrics.diverged(outputs))
     return {**found, **estimation_errors(lab)}
 
 
 def estimation_errors(lab: Laboratory) -> dict[str, float]:
     """Mean over some honest clients of |estimate - true| / |true|, for SecureAFL's estimates and for the bare last
-    uploads; the truth is the gradient on all of a client's data at the present model.
+    uploads, and the same for the clients' mean; the truth is the gradient on all of a client's data at this model.
     """
     defense, params = lab.simulation.machine.defense, lab.simulation.machine.model.params
     if lab.settings.num_estimated == 0 or not isinstance(defense, SecureAFL):
         return {}
     honest = [ClientId(k) for k in range(lab.settings.num_clients) if k not in lab.malicious]
     chosen = [client for client in honest if client in defense.history][: lab.settings.num_estimated]
-    truth = {client: full_gradient(lab, client, params) for client in chosen}
-    estimates = {client: defense.estimate(client, params) for client in chosen}
-    stale = {client: defense.history.last_delta(client) for client in chosen}
+    if not chosen:
+        return dict.fromkeys(("estimation_error", "aggregate_error", "stale_error"), math.nan)
+    truth = np.stack([full_gradient(lab, client, params) for client in chosen])
+    estimates = np.stack([defense.estimate(client, params) for client in chosen])
+    stale = np.stack([defense.history.last_delta(client) for client in chosen])
     return {
         "estimation_error": metrics.estimation_error(estimates, truth),
+        "aggregate_error": metrics.estimation_error(estimates.mean(axis=0)[None], truth.mean(axis=0)[None]),
         "stale_error": metrics.estimation_error(stale, truth),
     }
 

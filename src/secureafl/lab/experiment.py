@@ -27,6 +27,7 @@ from secureafl.lab.cell import CellSettings
 from secureafl.lab.evaluate import evaluate
 from secureafl.lab.results import Evaluation, finish
 from secureafl.lab.storage import load_state, locked, remove_leftovers, save_state
+from secureafl.lab.task import make_deterministic
 from secureafl.settings import Settings
 
 SNAPSHOT = "snapshot.safetensors"
@@ -76,6 +77,7 @@ def run_cell(
     with locked(directory):
         if not (directory / RESULT).exists():
             remove_leftovers(directory)
+            make_deterministic()
             _Run(settings, directory, run, clock).to_the_end(progress or (lambda status: None))
         return read_result(directory)
 

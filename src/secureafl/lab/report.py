@@ -156,11 +156,7 @@ def html_table(recipe: Recipe, results: Sequence[Result]) -> str:
         return time_table(recipe, results)
     attacks, rows, cells = arrange(recipe, results)
     paper = paper_table(recipe) if recipe.layout == "table" else None
-    lines = [
-        "<table><thead><tr><th></th>",
-        *(f"<th>{html.escape(title(attack))}</th>" for attack in attacks),
-        "</tr></thead><tbody>",
-    ]
+    lines = [head(["", *(html.escape(title(attack)) for attack in attacks)])]
     for row in rows:
         lines.append(f"<tr><th>{html.escape(title(row))}</th>")
         for attack in attacks:
@@ -170,69 +166,61 @@ def html_table(recipe: Recipe, results: Sequence[Result]) -> str:
         lines.append("</tr>")
     seeds = len({result["settings"]["seed"] for result in results})
     rounds = sorted({result["settings"]["rounds"] for result in results})
-    note = f"TER, TER/ASR under backdoors, or RMSE: mean of the last five evaluations over {seeds} seed(s), {rounds[-1]:,} rounds."
+    note = "TER, TER/ASR under backdoors, or RMSE: mean of the last five evaluations, "
+    note += f"{rounds[-1]:,} rounds, {seeds} {'seed' if seeds == 1 else 'seeds'}."
     if paper:
         note += " Small and grey: the paper's figure."
     return "".join(lines) + f"</tbody></table><p>{note}</p>"
 
 
 def time_table(recipe: Recipe, results: Sequence[Result]) -> str:
-    """Seconds per round, ours and the paper's."""
+    """Time per round, ours and the paper's."""
     paper = paper_table(recipe) or {}
-    lines = [
-        "<table><thead><tr><th></th><th>clients</th><th>parameters</th><th>gradient</th><th>server</th><th>round</th><th>paper, round</th><th>server memory</th></tr></thead><tbody>"
-    ]
+    columns = ("", "clients", "parameters", "gradient", "server", "whole round", "paper, round", "server memory")
+    lines = [head(columns)]
     for result in results:
         settings, timing = result["settings"], result["timing"]
-        theirs = paper.get(settings["defense"], {}).get(str(settings["num_clients"]), "")
-        parts = [
-            f"{1000 * float(timing[key]):.2f} ms" for key in ("gradient_seconds", "server_seconds", "seconds_per_round")
-        ]
+        theirs = paper.get(settings["defense"], {}).get(str(settings["num_clients"]))
+        keys = ("gradient_seconds", "server_seconds", "seconds_per_round")
         shown = [
             settings["num_clients"],
             f"{result['dim']:,}",
-            *parts,
-            f"{1000 * theirs:.0f} ms" if theirs else "",
+            *(f"{1000 * float(timing[key]):.2f} ms" for key in keys),
+            f"{1000 * theirs:.0f} ms" if theirs is not None else "",
             f"{result['server_bytes'] / 1e6:.0f} MB",
         ]
-        lines.append(
-            f"<tr><th>{title(settings['defense'])}</th>" + "".join(f"<td>{value}</td>" for value in shown) + "</tr>"
-        )
+        lines.append(f"<tr><th>{title(settings['defense'])}</th>{data(shown)}</tr>")
     return "".join(lines) + "</tbody></table>"
 
 
 def html_details(results: Sequence[Result]) -> str:
     """What no paper prints: who was believed, and what it cost."""
-    columns = (
-        "defense",
-        "attack",
-        "seed",
-        "honest accepted",
-        "malicious accepted",
-        "precision",
-        "recall",
-        "rounds/s",
-        "server",
-        "model",
-    )
-    lines = [
-        "<h2>Cell by cell</h2><table class='wide'><thead><tr>",
-        *(f"<th>{name}</th>" for name in columns),
-        "</tr></thead><tbody>",
-    ]
+    shares = ("honest_accepted", "malicious_accepted", "precision", "recall")
+    columns = ("defense", "attack", "seed", *(name.replace("_", " ") for name in shares), "rounds/s", "server", "model")
+    lines = ["<h2>Cell by cell</h2>", head(columns, "wide")]
     for result in results:
         settings, found = result["settings"], result["detection"]
         shown = [
             title(settings["defense"]),
             title(settings["attack"]),
             settings["seed"],
-            *(percent(found[key]) for key in ("honest_accepted", "malicious_accepted", "precision", "recall")),
+            *(percent(found[key]) for key in shares),
             f"{float(result['timing']['rounds_per_second']):.0f}",
             f"{result['server_bytes'] / 1e6:.1f} MB",
             f"<code>{result['digests']['model'][:12]}</code>",
         ]
-        lines.append("<tr>" + "".join(f"<td>{value}</td>" for value in shown) + "</tr>")
+        lines.append(f"<tr>{data(shown)}</tr>")
     return "".join(lines) + "</tbody></table>"
+
+
+def head(columns: Sequence[str], kind: str = "") -> str:
+    """The opening of a table."""
+    return f'<table class="{kind}"><thead><tr>{"".join(f"<th>{name}</th>" for name in columns)}</tr></thead><tbody>'
+
+
+def data(values: Sequence[object]) -> str:
+    """The data cells of one row."""
+    return "".join(f"<td>{value}</td>" for value in values)
 
 
 def number(value: Any, digits: int = 3) -> str:

@@ -19,13 +19,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from secureafl import __version__
+from secureafl.lab import metrics
 from secureafl.lab.build import Laboratory
-from secureafl.lab.metrics import detection
 from secureafl.lab.storage import save_json, write_atomically
 
 NUM_LAST = 5
 """Evaluations averaged at the end: single ones swing."""
-PERCENTILES = (1, 5, 25, 50, 75, 95, 99)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +57,8 @@ def summary(lab: Laboratory, evaluations: Sequence[Evaluation], *, resumed_at: i
         "detection": detection_summary(columns, lies, lab.settings.num_clients),
         "reasons": count_reasons(simulation.trace.reasons, columns, lies),
         "lipschitz": {
-            "honest": percentiles(columns["lipschitz_factor"][~lies]),
-            "malicious": percentiles(columns["lipschitz_factor"][lies]),
+            "honest": factor_percentiles(columns["lipschitz_factor"][~lies]),
+            "malicious": factor_percentiles(columns["lipschitz_factor"][lies]),
         },
         "malicious": sorted(int(client) for client in lab.malicious) if lab.settings.attack != "none" else [],
         "digests": {
@@ -84,16 +83,13 @@ def detection_summary(
 ) -> dict[str, Any]:
     """How well rejection told lies from honest uploads, and how often each client was believed."""
     accepted, clients = columns["accepted"], columns["client"]
-    arrivals = np.bincount(clients, minlength=num_clients)
-    believed = np.bincount(clients, weights=accepted, minlength=num_clients)
-    found = detection(accepted, lies)
+    found = metrics.detection(accepted, lies)
     return {
         "precision": found.precision,
         "recall": found.recall,
         "honest_accepted": share(accepted[~lies]),
         "malicious_accepted": share(accepted[lies]),
-        "arrivals_per_client": arrivals.tolist(),
-        "accepted_per_client": believed.astype(np.int64).tolist(),
+        "acceptance_by_client": metrics.acceptance_by_client(clients, accepted, num_clients).tolist(),
     }
 
 
@@ -108,11 +104,9 @@ def count_reasons(
     }
 
 
-def percentiles(factors: npt.NDArray[Any]) -> dict[str, float]:
-    """Percentiles of the finite factors, and how many were infinite."""
-    finite = factors[np.isfinite(factors)]
-    values = np.percentile(finite, PERCENTILES) if len(finite) else np.full(len(PERCENTILES), np.nan)
-    named = {f"p{level}": float(value) for level, value in zip(PERCENTILES, values, strict=True)}
+def factor_percentiles(factors: npt.NDArray[Any]) -> dict[str, float]:
+    """Percentiles of the finite factors, how many were infinite, and of how many uploads."""
+    named = {f"p{level:g}": value for level, value in metrics.percentiles(factors).items()}
     return {**named, "infinite": float(np.isposinf(factors).sum()), "count": float(len(factors))}
 
 

@@ -10,6 +10,7 @@ Nothing is kept in memory that a restart would miss: the driver and its workers 
 from __future__ import annotations
 
 import json
+import logging
 import os
 import time
 from collections.abc import Iterator, Sequence
@@ -158,7 +159,7 @@ def _ray(jobs: int) -> Iterator[Any]:
         object_store_memory=RAY_MEMORY,
         include_dashboard=False,
         log_to_driver=False,
-        logging_level="error",
+        logging_level=logging.ERROR,
     )
     try:
         yield ray

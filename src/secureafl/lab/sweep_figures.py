@@ -38,7 +38,7 @@ def draw_curves(cells: Sequence[Cell], recipe: Recipe) -> Figure:
     groups, metric = by_attack(cells), main_metric(cells)
     rows, columns = grid_shape(len(groups))
     figure = Figure(figsize=(3.0 * columns + 0.6, 2.3 * rows + 0.9), layout="constrained")
-    panels = figure.subplots(rows, columns, sharey=True, squeeze=False).ravel()
+    panels = figure.subplots(rows, columns, sharey=True, squeeze=False).ravel().tolist()
     colours = row_colours([row_of(recipe, cell.settings) for cell in cells])
     for axes, (attack, members) in zip(panels, groups.items(), strict=False):
         for row in dict.fromkeys(row_of(recipe, cell.settings) for cell in members):
@@ -68,7 +68,7 @@ def draw_heat_map(cells: Sequence[Cell], recipe: Recipe) -> Figure:
     grids = {name: _grid(cells, recipe, rows, name) for name in names}
     widths = [len(attacks) for attacks, _ in grids.values()]
     figure = Figure(figsize=(0.62 * sum(widths) + 2.6, 0.42 * len(rows) + 1.6), layout="constrained")
-    panels = figure.subplots(1, len(names), width_ratios=widths, squeeze=False).ravel()
+    panels = figure.subplots(1, len(names), width_ratios=widths, squeeze=False).ravel().tolist()
     for place, (axes, (name, (attacks, values))) in enumerate(zip(panels, grids.items(), strict=True)):
         _paint(axes, values, largest=1.0 if name != "rmse" else None)
         axes.set_xticks(range(len(attacks)), [title(attack) for attack in attacks], rotation=40, ha="right")
@@ -85,7 +85,7 @@ def draw_filters(cells: Sequence[Cell]) -> Figure | None:
         return None
     rows, columns = grid_shape(len(chosen))
     figure = Figure(figsize=(3.1 * columns + 0.4, 2.3 * rows + 0.3), layout="constrained")
-    panels = figure.subplots(rows, columns, squeeze=False).ravel()
+    panels = figure.subplots(rows, columns, squeeze=False).ravel().tolist()
     for axes, cell in zip(panels, chosen, strict=False):
         plot_factors(axes, cell)
         axes.set_title(title(cell.settings["attack"]), fontsize=9, loc="left")
@@ -109,7 +109,7 @@ def draw_lines(cells: Sequence[Cell], recipe: Recipe) -> Figure:
     groups, metric = by_attack(cells), main_metric(cells)
     rows, columns = grid_shape(len(groups))
     figure = Figure(figsize=(3.0 * columns + 0.6, 2.3 * rows + 0.9), layout="constrained")
-    panels = figure.subplots(rows, columns, sharey=True, squeeze=False).ravel()
+    panels = figure.subplots(rows, columns, sharey=True, squeeze=False).ravel().tolist()
     for axes, (attack, members) in zip(panels, groups.items(), strict=False):
         for defense in dict.fromkeys(cell.settings["defense"] for cell in members):
             points: dict[float, list[float]] = {}

@@ -77,7 +77,9 @@ def _main(dataset: str) -> Callable[[], Cells]:
     attacks = REGRESSION_ATTACKS if dataset == "udacity" else ATTACKS
     # The paper leaves out Sageflow here: a regression has no predictive entropy to judge by.
     defenses = [name for name in DEFENSES if not (dataset == "udacity" and name == "sageflow")]
-    labels = "coarse" if dataset == "cifar100" else "fine"  # diverged rows of the paper read 0.95 = 1 - 1/20
+    labels: Literal["fine", "coarse"] = (
+        "coarse" if dataset == "cifar100" else "fine"
+    )  # diverged rows of the paper read 0.95 = 1 - 1/20
 
     def make() -> Cells:
         return [
