@@ -11,6 +11,7 @@ from rich.table import Table
 
 from secureafl import __version__
 from secureafl.defenses import DEFENSES, Entry
+from secureafl.lab.cli import app as lab
 from secureafl.settings import nearest
 
 app = typer.Typer(
@@ -20,6 +21,7 @@ app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode="markdown",
 )
+app.add_typer(lab, name="lab")
 console = Console()
 
 

@@ -64,17 +64,23 @@ def run(
     chosen = {key: value for key, value in given.items() if value is not None}
     with _explained():
         from secureafl.lab.cell import CellSettings
-        from secureafl.lab.experiment import RunSettings, run_cell
+        from secureafl.lab.experiment import RESULT, RunSettings, read_result
         from secureafl.lab.figures import draw_cell
         from secureafl.lab.progress import CellProgress
         from secureafl.lab.report import cell_table
+        from secureafl.lab.workers import run_cells
 
         values = {"dataset": dataset, "defense": defense, "attack": attack, "seed": seed, **chosen}
         cell = CellSettings(**_with_overrides(values, settings))
-        with CellProgress(console, f"{cell.defense} x {cell.attack}", cell.rounds) as progress:
-            result = run_cell(cell, out / "cells", progress, RunSettings(snapshot_rounds=snapshot_rounds))
-        console.print(cell_table(result))
-        picture = draw_cell(out / "cells" / cell.cell_id())
+        key, store = cell.cell_id(), out / "cells"
+        if not (store / key / RESULT).exists():
+            with CellProgress(console, f"{cell.defense} x {cell.attack}", cell.rounds) as progress:
+                options = RunSettings(snapshot_rounds=snapshot_rounds)
+                failures = run_cells({key: cell}, store, jobs=1, run=options, observer=progress)
+            if failures:
+                raise SecureAFLError(failures[key])
+        console.print(cell_table(read_result(store / key)))
+        picture = draw_cell(store / key)
     console.print(f"Picture: [bold]{picture}[/]", soft_wrap=True, highlight=False)
 
 

@@ -127,20 +127,13 @@ def plot_curve(axes: Axes, cell: Cell) -> None:
     for name, colour in (("ter", HONEST), ("rmse", HONEST), ("asr", MALICIOUS)):
         if name in cell.curves:
             rounds, values = cell.curves[name]
-            axes.plot(rounds, values, color=colour, marker="o", markersize=3, linewidth=1.6)
-            axes.annotate(
-                f"{AXES[name]} {values[-1]:.3f}",
-                (rounds[-1], values[-1]),
-                xytext=(0, 7),
-                textcoords="offset points",
-                ha="right",
-                color=colour,
-                fontsize=8,
-            )
+            label = f"{AXES[name]}, {values[-1]:.3f} at the end"
+            axes.plot(rounds, values, color=colour, marker="o", markersize=3, linewidth=1.6, label=label)
     if "ter" in cell.curves:
-        axes.set_ylim(-0.02, 1.08)
+        axes.set_ylim(-0.02, 1.05)
     axes.set_xlabel("round", fontsize=8)
     axes.set_title("On the test set", fontsize=9, loc="left")
+    axes.legend(frameon=False, fontsize=8, loc="lower right", bbox_to_anchor=(1.0, 0.98), ncols=2)
     tidy(axes)
 
 

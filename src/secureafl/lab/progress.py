@@ -50,6 +50,7 @@ class CellProgress:
     """The bar of a single run."""
 
     def __init__(self, console: Console, label: str, rounds: int) -> None:
+        self._rounds = rounds
         self._bars = bars(console)
         self._task = self._bars.add_task(label, total=rounds, note="")
 
@@ -62,8 +63,14 @@ class CellProgress:
     ) -> None:
         self._bars.stop()
 
-    def __call__(self, status: Status) -> None:
+    def advanced(self, key: str, status: Status) -> None:
+        """Take over how far the cell is."""
         self._bars.update(self._task, completed=status.done, note=headline(status.latest))
+
+    def finished(self, key: str, failure: str | None) -> None:
+        """Fill the bar, unless the cell failed."""
+        if failure is None:
+            self._bars.update(self._task, completed=self._rounds)
 
 
 class SweepProgress:
