@@ -20,7 +20,9 @@ def images(dtype: type[np.generic] = np.uint8) -> npt.NDArray[Any]:
 
 def touched(mark: Trigger) -> npt.NDArray[np.bool_]:
     """(3, 9, 8) which values of an image the mark writes: no pixel of the test image is 2."""
-    return np.not_equal(mark.apply(np.full((1, 3, 9, 8), 2, np.float32))[0], 2)
+    marked = mark.apply(np.full((1, 3, 9, 8), 2, np.float32))[0]
+    written: npt.NDArray[np.bool_] = marked != 2
+    return written
 
 
 def test_values_are_uniform_in_zero_to_one() -> None:
