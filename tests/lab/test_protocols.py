@@ -60,7 +60,14 @@ def test_equal_clients_answer_in_turn() -> None:
     protocol = virtual(3, speed="constant", jitter=0.0)
     rows = arrivals(protocol, machine_for(protocol, 3), 6)
     assert [client for client, _ in rows] == [0, 1, 2, 0, 1, 2]
-    assert [delay for _, delay in rows] == [0, 1, 2, 2, 2, 2]  # all start at version 0, later each misses the two others
+    assert [delay for _, delay in rows] == [
+        0,
+        1,
+        2,
+        2,
+        2,
+        2,
+    ]  # all start at version 0, later each misses the two others
     assert protocol.now == pytest.approx(2.0)
 
 

@@ -17,7 +17,10 @@ def test_columns_hold_what_was_added() -> None:
     assert columns["accepted"].tolist() == [True, False]
     assert columns["lipschitz_factor"].tolist()[1] == 2.5
     assert np.isnan(columns["lipschitz_factor"][0])
-    assert [filled().reasons[place] for place in columns["reason"].tolist()] == ["first-contact", "changed-too-abruptly"]
+    assert [filled().reasons[place] for place in columns["reason"].tolist()] == [
+        "first-contact",
+        "changed-too-abruptly",
+    ]
 
 
 def test_the_arrival_hash_ignores_verdicts_and_nothing_else() -> None:

@@ -100,10 +100,11 @@ class CellSettings(Settings):
         if not isinstance(data, Mapping):
             return data
         name = data.get("dataset", "fashion-mnist")
-        if name not in PAPER_DEFAULTS:
-            raise UnknownSettingError(f"there is no data set {name!r}; {nearest(str(name), list(PAPER_DEFAULTS))}")
-        filled = {**PAPER_DEFAULTS[name], **data}
-        filled.setdefault("evaluate_every", max(1, int(filled["rounds"]) // 20))
+        if name not in DATASETS:
+            raise UnknownSettingError(f"there is no data set {name!r}; {nearest(str(name), list(DATASETS))}")
+        filled = {**PAPER_DEFAULTS.get(name, {}), **data}
+        rounds = filled.setdefault("rounds", cls.model_fields["rounds"].default)
+        filled.setdefault("evaluate_every", max(1, int(rounds) // 20))
         return filled
 
     @model_validator(mode="after")

@@ -66,7 +66,7 @@ def draw_heat_map(cells: Sequence[Cell], recipe: Recipe) -> Figure:
     names = [metric] + (["asr"] if any("asr" in cell.result["last"] for cell in cells) else [])
     rows = list(dict.fromkeys(row_of(recipe, cell.settings) for cell in cells))
     grids = {name: _grid(cells, recipe, rows, name) for name in names}
-    widths = [len(attacks) for attacks, _ in grids.values()]
+    widths = [max(3, len(attacks)) for attacks, _ in grids.values()]  # a title needs some room, too
     figure = Figure(figsize=(0.62 * sum(widths) + 2.6, 0.42 * len(rows) + 1.6), layout="constrained")
     panels = figure.subplots(1, len(names), width_ratios=widths, squeeze=False).ravel().tolist()
     for place, (axes, (name, (attacks, values))) in enumerate(zip(panels, grids.items(), strict=True)):
