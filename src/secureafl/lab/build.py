@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -34,7 +36,7 @@ class Laboratory:
     simulation: Simulation
 
 
-def build(settings: CellSettings) -> Laboratory:
+def build(settings: CellSettings, clock: Callable[[], float] = time.perf_counter) -> Laboratory:
     """Load the data, deal them, and put clients, attackers and server in their places."""
     dataset = load(settings.dataset, settings.source, settings.labels)
     task = Task(settings.architecture, dataset.num_classes, dataset.image_shape)
@@ -50,6 +52,7 @@ def build(settings: CellSettings) -> Laboratory:
         protocol=protocol,
         seed=settings.seed,
         attacker=make_attacker(settings, malicious, trigger),
+        clock=clock,
     )
     return Laboratory(settings, dataset, task, trigger, malicious, simulation)
 
