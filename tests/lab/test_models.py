@@ -67,3 +67,10 @@ def test_mistakes_are_named() -> None:
         build("resnet-20", (3, 32, 32), 10)
     with pytest.raises(SettingsError, match="at least 10 x 10"):
         build("cnn", (1, 9, 28), 10)
+
+
+@pytest.mark.parametrize(("num_outputs", "scale"), [(1, 0.25), (2, 1.0)])
+def test_blocks_of_a_regression_start_small(num_outputs: int, scale: float) -> None:
+    blocks = [module for module in ResNet20((3, 32, 32), num_outputs).modules() if isinstance(module, Block)]
+    assert len(blocks) == 9
+    assert all((block.norm2.weight == scale).all() for block in blocks)

@@ -12,6 +12,10 @@ Departure: ResNet-20 has group normalisation where the original has batch normal
 of the latter are no part of the gradient, so a server that learns from gradients alone never hears of them, and they
 cannot be attacked or defended. Groups have 8 channels; the number of parameters stays the same.
 
+Departure: with a single output, for a regression, the second normalisation of each block starts with the scale 0.25
+instead of 1. With 1 the features are so long that the squared error diverges at the paper's learning rate of 0.01
+within five steps; with 0.25 it falls from the first.
+
 Shapes: N images, C channels, H x W pixels.
 """
 
@@ -35,6 +39,9 @@ Build: TypeAlias = Callable[[ImageShape, int], nn.Module]
 
 GROUP_CHANNELS = 8
 """Channels that group normalisation averages over together."""
+
+REGRESSION_SCALE = 0.25
+"""Initial scale of what a block adds to its shortcut, when there is one output."""
 
 _BLOCKS_PER_STAGE = 3
 _STAGES = (16, 32, 64)
@@ -100,8 +107,10 @@ class ResNet20(nn.Module):
         self.blocks = nn.Sequential(*(Block(before, after) for before, after in itertools.pairwise(widths)))
         self.dense = nn.Linear(_STAGES[-1], num_outputs)
         for module in self.modules():
-            if isinstance(module, nn.Conv2d | nn.Linear):
+            if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight)
+            elif isinstance(module, Block) and num_outputs == 1:
+                nn.init.constant_(module.norm2.weight, REGRESSION_SCALE)
 
     def forward(self, x: Tensor) -> Tensor:
         out = self.blocks(functional.relu(self.norm(self.conv(x))))
@@ -119,7 +128,7 @@ def build(architecture: str, image_shape: ImageShape, num_outputs: int) -> nn.Mo
     return ARCHITECTURES[architecture](image_shape, num_outputs)
 
 
-def _norm(channels: int) -> nn.Module:
+def _norm(channels: int) -> nn.GroupNorm:
     return nn.GroupNorm(channels // GROUP_CHANNELS, channels)
 
 
