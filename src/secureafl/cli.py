@@ -18,6 +18,7 @@ from rich.table import Table
 from secureafl import __version__
 from secureafl.defenses import DEFENSES, Entry
 from secureafl.errors import SecureAFLError
+from secureafl.lab.cli import app as lab
 from secureafl.server import audit as auditing
 from secureafl.server import eject as ejecting
 from secureafl.server.recorded import RecordedRun
@@ -31,6 +32,7 @@ app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode="markdown",
 )
+app.add_typer(lab, name="lab")
 console = Console()
 
 

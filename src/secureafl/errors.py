@@ -4,6 +4,7 @@
     ├── SettingsError          a configuration value or key is wrong: the operator's to fix
     │   └── UnknownSettingError    a key nobody knows, with the nearest one that exists
     ├── LayoutError            named arrays do not fit the model they are meant for
+    ├── DataError              a data set is missing or not as expected, with what to do about it
     ├── StateError             saved state does not belong to the object it is loaded into
     └── StoreError             a run directory cannot be written, or is damaged
 
@@ -27,6 +28,10 @@ class UnknownSettingError(SettingsError):
 
 class LayoutError(SecureAFLError):
     """Named arrays do not match the model's layout."""
+
+
+class DataError(SecureAFLError):
+    """A data set cannot be found or read."""
 
 
 class StateError(SecureAFLError):

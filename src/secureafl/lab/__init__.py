@@ -1,0 +1,1 @@
+"""The laboratory: data sets, models, attacks and experiments. Nothing outside imports it."""

@@ -1,0 +1,93 @@
+"""Every attack, one file per published method, under one interface.
+
+`ATTACKS` names them; `build_attack` makes one from a name and plain settings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from secureafl.errors import UnknownSettingError
+from secureafl.lab.attacks.adaptive import Adaptive, AdaptiveSettings
+from secureafl.lab.attacks.base import Attack, Batch, View
+from secureafl.lab.attacks.dba import DBA, DBASettings
+from secureafl.lab.attacks.gaussian import Gaussian, GaussianSettings
+from secureafl.lab.attacks.hold import Hold, HoldSettings
+from secureafl.lab.attacks.label_flip import LabelFlip, LabelFlipSettings
+from secureafl.lab.attacks.min_max import MinMax, MinMaxSettings
+from secureafl.lab.attacks.neurotoxin import Neurotoxin, NeurotoxinSettings
+from secureafl.lab.attacks.pgd import PGD, PGDSettings
+from secureafl.lab.attacks.scaling import Scaling, ScalingSettings
+from secureafl.lab.attacks.sign_flip import SignFlip, SignFlipSettings
+from secureafl.lab.attacks.threedfed import ThreeDFed, ThreeDFedSettings
+from secureafl.settings import Settings, nearest
+
+
+class Entry(NamedTuple):
+    """One attack: its class, its settings, and what an experiment must know of it."""
+
+    make: Callable[..., Attack]
+    settings: type[Settings]
+    is_backdoor: bool = False
+    """Whether success is measured by the trigger (ASR) beside the error on clean images."""
+    needs_classes: bool = False
+    """Whether it needs a classification; a regression has no label to turn."""
+    needs_shadow: bool = False
+    """Whether it reads `View.shadow`, which costs a SecureAFL step per arrival when another defense runs."""
+
+
+ATTACKS: Mapping[str, Entry] = {
+    "label_flip": Entry(LabelFlip, LabelFlipSettings, needs_classes=True),
+    "sign_flip": Entry(SignFlip, SignFlipSettings),
+    "gaussian": Entry(Gaussian, GaussianSettings),
+    "min_max": Entry(MinMax, MinMaxSettings),
+    "adaptive": Entry(Adaptive, AdaptiveSettings, needs_shadow=True),
+    "hold": Entry(Hold, HoldSettings, needs_shadow=True),
+    "scaling": Entry(Scaling, ScalingSettings, is_backdoor=True, needs_classes=True),
+    "dba": Entry(DBA, DBASettings, is_backdoor=True, needs_classes=True),
+    "pgd": Entry(PGD, PGDSettings, is_backdoor=True, needs_classes=True),
+    "neurotoxin": Entry(Neurotoxin, NeurotoxinSettings, is_backdoor=True, needs_classes=True),
+    "threedfed": Entry(ThreeDFed, ThreeDFedSettings, is_backdoor=True, needs_classes=True),
+}
+"""Every attack by name."""
+
+
+def build_attack(name: str, settings: Mapping[str, Any] | None = None) -> Attack:
+    """The attack called `name`, with these overrides of its settings; an unknown key is an error."""
+    if name not in ATTACKS:
+        raise UnknownSettingError(f"there is no attack {name!r}; {nearest(name, list(ATTACKS))}")
+    entry = ATTACKS[name]
+    return entry.make(entry.settings(**(settings or {})))
+
+
+__all__ = [
+    "ATTACKS",
+    "DBA",
+    "PGD",
+    "Adaptive",
+    "AdaptiveSettings",
+    "Attack",
+    "Batch",
+    "DBASettings",
+    "Entry",
+    "Gaussian",
+    "GaussianSettings",
+    "Hold",
+    "HoldSettings",
+    "LabelFlip",
+    "LabelFlipSettings",
+    "MinMax",
+    "MinMaxSettings",
+    "Neurotoxin",
+    "NeurotoxinSettings",
+    "PGDSettings",
+    "Scaling",
+    "ScalingSettings",
+    "SignFlip",
+    "SignFlipSettings",
+    "ThreeDFed",
+    "ThreeDFedSettings",
+    "View",
+    "build_attack",
+]

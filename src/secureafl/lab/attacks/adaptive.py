@@ -1,0 +1,188 @@
+"""Adaptive: know SecureAFL exactly and send the worst upload that it will believe.
+
+The SecureAFL paper says of it one sentence, after V. Shejwalkar and A. Houmansadr (NDSS 2021): maximise the deviation
+from the aggregate before the attack. All else here is ours. With a = the sender's reference, q = the filter's threshold
+now and w_i the reference's base model:
+
+    feasible   |m - a| <= r = (1 - margin) q |w_b - w_i|          passes the filter
+               |m| <= G                                           where there is no filter yet
+    c          median of the honest clients' estimates
+    J(m)       | median(honest estimates and f copies of m) - c |
+
+Copies, because a believed upload stays in the sender's slot, and f such slots fill up. Candidates are the furthest
+feasible points of the rays c + gamma p, p in { -sign c, -c/|c|, -std of the estimates }; where a ray misses the ball,
+the point of the ball nearest to far along it; the reference itself, which always passes; and the reversed gradient,
+brought into the ball. The best one on a ray is drawn back to the smallest gamma that keeps 0.999 of J. Nothing is
+random.
+
+The median with f copies needs no copies: each of its order statistics is m held between two of the honest values.
+
+Shapes: n = honest estimates, d = parameters.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from pydantic import Field
+
+from secureafl.defenses import SecureAFL
+from secureafl.lab.attacks.base import Float, Stateless, View, length, may_diverge
+from secureafl.lipschitz import lipschitz_factor
+from secureafl.settings import Settings
+from secureafl.types import ClientId, Vector
+
+
+class AdaptiveSettings(Settings):
+    """The adaptive attack's settings."""
+
+    margin: float = Field(1e-6, ge=0.0, lt=1.0)
+    """Share of the feasible radius left unused, so that rounding does not lead to rejection. [A]"""
+    keep: float = Field(0.999, gt=0.0, le=1.0)
+    """Share of the best effect that must remain when its ray is shortened. [A]"""
+    num_bisections: int = Field(40, ge=1)
+    """Halvings in the search for the shortest such ray. [A]"""
+    reach: float = Field(10.0, gt=0.0)
+    """How far along a ray that misses the ball one looks, in lengths of the longest estimate. [A]"""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Ball:
+    """Uploads within `radius` of `centre` (d,) will pass; `judged` if it is the filter that says so."""
+
+    centre: Float
+    radius: float
+    judged: bool = True
+
+    def project(self, point: Float) -> Float:
+        """The nearest point of the ball."""
+        offset = point - self.centre
+        size = length(offset)
+        return point if size <= self.radius else np.asarray(self.centre + offset * (self.radius / size))
+
+    def interval(self, origin: Float, p: Float) -> tuple[float, float] | None:
+        """The gammas >= 0 with origin + gamma p in the ball, or None if the ray misses it; p must not vanish."""
+        gap = origin - self.centre
+        a, b, c = float(p @ p), float(p @ gap), float(gap @ gap) - self.radius**2
+        discriminant = b * b - a * c
+        if discriminant < 0.0:
+            return None
+        last = (-b + math.sqrt(discriminant)) / a
+        return (max(0.0, (-b - math.sqrt(discriminant)) / a), last) if last >= 0.0 else None
+
+
+class Effect:
+    """J: how far f copies of an upload move the median of the honest estimates, c."""
+
+    def __init__(self, estimates: Vector, num_copies: int) -> None:
+        ordered = np.sort(estimates, axis=0).astype(np.float64)
+        n = len(ordered)
+        self.before: Float = 0.5 * (ordered[(n - 1) // 2] + ordered[n // 2])
+        total = n + num_copies
+        self._bounds = [_bounds(ordered, place, num_copies) for place in ((total - 1) // 2, total // 2)]
+
+    def median(self, upload: Float) -> Float:
+        """The median of the estimates and the copies."""
+        lower, upper = (np.clip(upload, low, high) for low, high in self._bounds)
+        return np.asarray(0.5 * (lower + upper))
+
+    def __call__(self, upload: Float) -> float:
+        return length(self.median(upload) - self.before)
+
+
+def _bounds(ordered: Float, place: int, num_copies: int) -> tuple[Float, Float]:
+    """Between what the `place`-th of all values lies: the honest one it is with all copies below it, or above it."""
+    n, d = ordered.shape
+    low = ordered[place - num_copies] if place >= num_copies else np.full(d, -np.inf)
+    high = ordered[place] if place < n else np.full(d, np.inf)
+    return low, high
+
+
+def directions(estimates: Vector, middle: Float) -> list[Float]:
+    """The ways p to leave the median, without those that vanish."""
+    size = length(middle)
+    spread = estimates.std(axis=0, dtype=np.float64)
+    ways = [-np.sign(middle), -middle / size if size > 0.0 else middle, -spread]
+    return [p for p in ways if p.any()]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Candidate:
+    """An upload that will pass; on a ray, also its direction p and the gammas that are feasible there."""
+
+    upload: Float
+    p: Float | None = None
+    interval: tuple[float, float] = (0.0, 0.0)
+
+
+def ray_candidate(origin: Float, p: Float, ball: Ball, reach: float) -> Candidate:
+    """The furthest feasible point of a ray, or what is nearest to far along it."""
+    interval = ball.interval(origin, p)
+    if interval is None:
+        return Candidate(ball.project(origin + reach / length(p) * p))
+    return Candidate(origin + interval[1] * p, p, interval)
+
+
+def shortened(effect: Effect, best: Candidate, keep: float, num_bisections: int) -> Float:
+    """The point nearest to the median on the candidate's ray that keeps that share of its effect."""
+    if best.p is None:
+        return best.upload
+    enough, (low, high) = keep * effect(best.upload), best.interval
+    if effect(effect.before + low * best.p) >= enough:
+        return np.asarray(effect.before + low * best.p)
+    for _ in range(num_bisections):  # J does not fall along a ray
+        middle = 0.5 * (low + high)
+        low, high = (low, middle) if effect(effect.before + middle * best.p) >= enough else (middle, high)
+    return np.asarray(effect.before + high * best.p)
+
+
+def feasible(shadow: SecureAFL, client: ClientId, base: Vector, num_arrivals: int, margin: float) -> Ball:
+    """What SecureAFL would believe of this client now."""
+    settings = shadow.settings
+    unfiltered = settings.filter == "accept_all" or num_arrivals < settings.warmup_rounds
+    if client in shadow.history and not unfiltered:
+        reference = shadow.history.last_delta(client)
+        distance = shadow.history.distances(client, reference, base)[1]
+        threshold = shadow.log.threshold()
+        if distance == 0.0 or not math.isinf(threshold):
+            radius = (1.0 - margin) * threshold * distance if distance > 0.0 else 0.0
+            return Ball(reference.astype(np.float64), radius)
+    return Ball(np.zeros(len(base)), (1.0 - margin) * settings.clip_norm, judged=False)
+
+
+class Adaptive(Stateless):
+    """Looks into the server and answers with the worst it will take."""
+
+    def __init__(self, settings: AdaptiveSettings = AdaptiveSettings()) -> None:
+        self.settings = settings
+
+    @may_diverge
+    def upload(self, view: View) -> Vector:
+        ball = feasible(view.shadow, view.client, view.base.params, view.round, self.settings.margin)
+        reverse = Candidate(ball.project(-view.gradient.astype(np.float64)))
+        honest = [client for client in view.shadow.history.clients if client not in view.malicious]
+        if not honest:
+            return self._rounded(view, ball, reverse.upload)
+        estimates = np.stack([view.shadow.estimate(client, view.model.params) for client in honest])
+        effect = Effect(estimates, len(view.malicious))
+        reach = self.settings.reach * max(length(row) for row in estimates)
+        rays = [ray_candidate(effect.before, p, ball, reach) for p in directions(estimates, effect.before)]
+        best = max([*rays, Candidate(ball.centre), reverse], key=lambda candidate: effect(candidate.upload))
+        return self._rounded(view, ball, shortened(effect, best, self.settings.keep, self.settings.num_bisections))
+
+    def _rounded(self, view: View, ball: Ball, upload: Float) -> Vector:
+        """The upload in float32, drawn towards the ball's centre until the server's own arithmetic lets it pass."""
+        offset, share = upload - ball.centre, max(self.settings.margin, 1e-7)
+        while share < 1.0:
+            sent = np.asarray(ball.centre + offset, np.float32)
+            if not ball.judged or _passes(view, sent):
+                return sent
+            offset, share = offset * (1.0 - share), 2.0 * share
+        return np.asarray(ball.centre, np.float32)
+
+
+def _passes(view: View, sent: Vector) -> bool:
+    change, distance = view.shadow.history.distances(view.client, sent, view.base.params)
+    return lipschitz_factor(change, distance) <= view.shadow.log.threshold()

@@ -1,0 +1,92 @@
+"""Min-Max: go as far from the honest mean as one can without being further from anyone than the honest are apart.
+
+V. Shejwalkar and A. Houmansadr, "Manipulating the Byzantine: Optimizing Model Poisoning Attacks and Defenses for
+Federated Learning", NDSS 2021.
+
+    m = mu - gamma p,    gamma largest with  max_i |m - u_i| <= D = max_ij |u_i - u_j|
+
+for honest uploads u_i with mean mu. The published code searches gamma by halving, which cannot go beyond twice its
+starting value. The largest gamma has a closed form: each honest i bounds it by the larger root of a quadratic,
+
+    gamma = min_i [ a_i + sqrt(a_i^2 - |p|^2 (|mu - u_i|^2 - D^2)) ] / |p|^2,    a_i = p . (mu - u_i)
+
+Honest uploads arrive one by one here, so the set is each client's latest (`latest`) or fresh gradients of all at the
+sender's base model (`fresh`). With fewer than two of them, or without a direction, the honest gradient is sent.
+
+Shapes: n = honest uploads, d = parameters.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+
+from secureafl.errors import SettingsError
+from secureafl.lab.attacks.base import Float, Stateless, View, benign_uploads, may_diverge
+from secureafl.settings import Settings
+from secureafl.types import Vector
+
+Direction = Literal["unit", "sign", "std"]
+
+
+class MinMaxSettings(Settings):
+    """Min-Max's settings."""
+
+    direction: Direction = "unit"
+    """Which way to leave the mean: along the mean itself, its signs, or the coordinates' deviations. [C]"""
+    benign: Literal["latest", "fresh"] = "latest"
+    """The honest uploads to hide among: the last ones sent, or new gradients at the sender's base model. [A]"""
+
+
+def perturbation(uploads: Float, direction: Direction) -> Float:
+    """(n, d) -> (d,): the direction p."""
+    mean = uploads.mean(axis=0)
+    if direction == "sign":
+        return np.asarray(np.sign(mean))
+    if direction == "std":
+        return np.asarray(uploads.std(axis=0, ddof=1))
+    size = float(np.sqrt(mean @ mean))
+    return np.asarray(mean / size) if size > 0.0 else mean
+
+
+def diameter(uploads: Float) -> float:
+    """D: the largest distance between two uploads."""
+    centred = uploads - uploads.mean(axis=0)  # distances do not change, and less is lost by cancellation
+    products = centred @ centred.T
+    squares = np.diag(products)
+    return float(np.sqrt(max(0.0, (squares[:, None] + squares[None, :] - 2.0 * products).max())))
+
+
+def largest_gamma(uploads: Float, p: Float) -> float:
+    """The largest gamma whose m = mu - gamma p stays within D of every upload; p must not vanish."""
+    gaps = uploads.mean(axis=0) - uploads
+    a, p_square = gaps @ p, float(p @ p)
+    room = np.einsum("nd,nd->n", gaps, gaps) - diameter(uploads) ** 2
+    roots = a + np.sqrt(np.maximum(0.0, a**2 - p_square * room))
+    return max(0.0, float(roots.min()) / p_square)
+
+
+class MinMax(Stateless):
+    """Recomputed at every upload; nothing is random."""
+
+    def __init__(self, settings: MinMaxSettings = MinMaxSettings()) -> None:
+        self.settings = settings
+
+    @may_diverge
+    def upload(self, view: View) -> Vector:
+        uploads = self._benign(view).astype(np.float64)
+        if len(uploads) < 2:
+            return view.gradient.copy()
+        p = perturbation(uploads, self.settings.direction)
+        if not p.any():
+            return view.gradient.copy()
+        return np.asarray(uploads.mean(axis=0) - largest_gamma(uploads, p) * p, np.float32)
+
+    def _benign(self, view: View) -> Vector:
+        if self.settings.benign == "latest":
+            return benign_uploads(view)
+        if view.benign_gradients is None:
+            raise SettingsError("min_max: benign = 'fresh' needs a simulator that offers benign_gradients")
+        fresh = view.benign_gradients()
+        return np.stack([fresh[client] for client in sorted(fresh)])

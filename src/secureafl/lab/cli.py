@@ -1,0 +1,182 @@
+"""`secureafl lab`: run one experiment, sweep a table, draw a report.
+
+Nothing heavy is imported until a command runs, so `secureafl --help` stays quick and works without the laboratory.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from secureafl.errors import SecureAFLError, SettingsError
+
+if TYPE_CHECKING:
+    from secureafl.lab.cell import CellSettings
+
+app = typer.Typer(
+    help="Experiments: attacks, data sets, the paper's tables.",
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+)
+console = Console()
+
+NEEDED = ("torch", "matplotlib", "ray", "pyarrow", "PIL")
+OUT = Path("results/lab")
+
+Out = Annotated[Path, typer.Option(help="Where results are kept.")]
+Set = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Any other setting; defense_settings.percentile=0.6, say."),
+]
+SnapshotRounds = Annotated[int, typer.Option(min=1, help="Rounds between two snapshots to go on from.")]
+
+
+@app.callback()
+def main() -> None:
+    """Experiments: attacks, data sets, the paper's tables."""
+    if any(importlib.util.find_spec(package) is None for package in NEEDED):
+        console.print('The laboratory needs a few more packages: pip install "secureafl\\[lab]"', style="red")
+        raise typer.Exit(1)
+
+
+@app.command()
+def run(
+    dataset: Annotated[str, typer.Option(help="Which data set.")] = "fashion-mnist",
+    defense: Annotated[str, typer.Option(help="Who judges.")] = "secureafl",
+    attack: Annotated[str, typer.Option(help="What the malicious clients do.")] = "none",
+    rounds: Annotated[int | None, typer.Option(help="Arrivals; the paper's number by default.")] = None,
+    seed: Annotated[int, typer.Option(help="All randomness follows from it.")] = 0,
+    architecture: Annotated[str | None, typer.Option(help="The model; the paper's by default.")] = None,
+    source: Annotated[str | None, typer.Option(help="A directory of data sets, or `hub`.")] = None,
+    settings: Set = None,
+    snapshot_rounds: SnapshotRounds = 2000,
+    out: Out = OUT,
+) -> None:
+    """Run one experiment; end with a table and a picture."""
+    given: dict[str, Any] = {"rounds": rounds, "architecture": architecture, "source": source}
+    chosen = {key: value for key, value in given.items() if value is not None}
+    with _explained():
+        from secureafl.lab.cell import CellSettings
+        from secureafl.lab.experiment import RESULT, RunSettings, read_result
+        from secureafl.lab.figures import draw_cell
+        from secureafl.lab.progress import CellProgress
+        from secureafl.lab.report import cell_table
+        from secureafl.lab.workers import run_cells
+
+        values = {"dataset": dataset, "defense": defense, "attack": attack, "seed": seed, **chosen}
+        cell = CellSettings(**_with_overrides(values, settings))
+        key, store = cell.cell_id(), out / "cells"
+        if not (store / key / RESULT).exists():
+            with CellProgress(console, f"{cell.defense} x {cell.attack}", cell.rounds) as progress:
+                options = RunSettings(snapshot_rounds=snapshot_rounds)
+                failures = run_cells({key: cell}, store, jobs=1, run=options, observer=progress)
+            if failures:
+                raise SecureAFLError(failures[key])
+        console.print(cell_table(read_result(store / key)))
+        picture = draw_cell(store / key)
+    console.print(f"Picture: [bold]{picture}[/]", soft_wrap=True, highlight=False)
+
+
+@app.command()
+def sweep(
+    recipe: Annotated[str | None, typer.Argument(help="Which table or figure; --list shows them.")] = None,
+    show: Annotated[bool, typer.Option("--list", help="Show the recipes and what they cost.")] = False,
+    jobs: Annotated[int, typer.Option(min=1, help="Cells at a time; one core each.")] = os.cpu_count() or 1,
+    seeds: Annotated[int, typer.Option(min=1, help="Repetitions; the paper has five.")] = 1,
+    rounds: Annotated[int | None, typer.Option(help="Shorten every cell to so many arrivals.")] = None,
+    defense: Annotated[list[str] | None, typer.Option(help="Only this defense; may be repeated.")] = None,
+    attack: Annotated[list[str] | None, typer.Option(help="Only this attack; may be repeated.")] = None,
+    source: Annotated[str | None, typer.Option(help="A directory of data sets, or `hub`.")] = None,
+    settings: Set = None,
+    snapshot_rounds: SnapshotRounds = 2000,
+    out: Out = OUT,
+) -> None:
+    """Run all cells of a table. Stopped or killed, the same command goes on where it was."""
+    with _explained():
+        from secureafl.lab.recipes import RECIPES, find_recipe
+
+        if show or recipe is None:
+            console.print(_overview())
+            return
+        changes = {key: value for key, value in {"rounds": rounds, "source": source}.items() if value is not None}
+        cells = find_recipe(recipe).cells(range(seeds), **_with_overrides(changes, settings))
+        cells = [cell for cell in cells if _wanted(cell, defense, attack)]
+        if not cells:
+            raise SettingsError(f"no cell of {recipe!r} is left; it has {len(RECIPES[recipe].cells())}")
+        from secureafl.lab.experiment import RunSettings
+        from secureafl.lab.report import sweep_table
+        from secureafl.lab.sweep import run_sweep
+
+        results = run_sweep(
+            recipe, cells, out, jobs=jobs, run=RunSettings(snapshot_rounds=snapshot_rounds), console=console
+        )
+        console.print(sweep_table(recipe, results))
+    console.print(f"A report with figures: [bold]secureafl lab report {recipe} --out {out}[/]", soft_wrap=True)
+
+
+@app.command()
+def report(
+    recipe: Annotated[str, typer.Argument(help="A table or figure that was swept before, finished or not.")],
+    out: Out = OUT,
+) -> None:
+    """Draw a self-contained HTML page and its figures as PNG and PDF."""
+    with _explained():
+        from secureafl.lab.report import write_report
+
+        page = write_report(out, recipe)
+    console.print(f"Report: [bold]{page}[/]", soft_wrap=True, highlight=False)
+
+
+class _explained:  # noqa: N801 (reads as a phrase: `with _explained():`)
+    """An operator's fault ends the command with its one line, not with a traceback."""
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, SecureAFLError):
+            console.print(str(error), style="red", markup=False, soft_wrap=True)
+            raise typer.Exit(2) from None
+
+
+def _wanted(cell: CellSettings, defenses: list[str] | None, attacks: list[str] | None) -> bool:
+    return (not defenses or cell.defense in defenses) and (not attacks or cell.attack in attacks)
+
+
+def _with_overrides(values: dict[str, Any], overrides: list[str] | None) -> dict[str, Any]:
+    """The settings, with `key=value` and `part.key=value` read as JSON where they are JSON and as text where not."""
+    merged = dict(values)
+    for override in overrides or []:
+        path, equals, text = override.partition("=")
+        if not equals:
+            raise SettingsError(f"--set {override!r}: write KEY=VALUE")
+        try:
+            value = json.loads(text)
+        except json.JSONDecodeError:
+            value = text
+        part, dot, key = path.partition(".")
+        merged[part] = {**merged.get(part, {}), key: value} if dot else value
+    return merged
+
+
+def _overview() -> Table:
+    from secureafl.lab.recipes import RECIPES
+
+    table = Table(title="Recipes")
+    for column in ("name", "what it shows", "cells", "rounds"):
+        table.add_column(
+            column,
+            style="bold" if column == "name" else None,
+            justify="right" if column in {"cells", "rounds"} else "left",
+        )
+    for name, recipe in RECIPES.items():
+        cells = recipe.cells()
+        table.add_row(name, recipe.about, str(len(cells)), f"{sum(cell.rounds for cell in cells):,}")
+    return table

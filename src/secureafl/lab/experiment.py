@@ -1,0 +1,139 @@
+"""Run one cell to its end: evaluate on the way, save what is needed to go on, leave a small result behind.
+
+A cell owns one directory:
+
+    result.json            settings, figures, digests, timing and provenance; there when the cell is finished
+    curves.parquet         round, metric, value: every evaluation
+    arrivals.parquet       one row per arrival: who, for which version, what became of it
+    snapshot.safetensors   the whole simulation, while the cell is unfinished
+
+Killed at any moment, the next `run_cell` goes on from the last snapshot and ends with the same bits.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+from pydantic import Field
+
+from secureafl.lab.build import Laboratory, build
+from secureafl.lab.cell import CellSettings
+from secureafl.lab.evaluate import evaluate
+from secureafl.lab.results import Evaluation, finish
+from secureafl.lab.storage import load_state, locked, remove_leftovers, save_state
+from secureafl.lab.task import make_deterministic
+from secureafl.settings import Settings
+
+SNAPSHOT = "snapshot.safetensors"
+RESULT = "result.json"
+
+
+class RunSettings(Settings):
+    """How a cell is run; none of it changes what comes out."""
+
+    snapshot_rounds: int = Field(2000, ge=1)
+    """Rounds between two snapshots. One of SecureAFL with 50 clients and the paper's CNN takes 250 MB."""
+    snapshot_seconds: float = Field(600.0, gt=0.0)
+    """Time between two snapshots, for cells whose rounds are slow."""
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """How far a cell is."""
+
+    done: int
+    rounds: int
+    seconds: float
+    """Spent in this session."""
+    resumed_at: int
+    latest: Mapping[str, float] = field(default_factory=dict)
+    """The newest evaluation."""
+
+    @property
+    def rate(self) -> float:
+        """Rounds per second in this session."""
+        return (self.done - self.resumed_at) / self.seconds if self.seconds > 0.0 else 0.0
+
+
+Progress: TypeAlias = Callable[[Status], None]
+
+
+def run_cell(
+    settings: CellSettings,
+    out_dir: Path,
+    progress: Progress | None = None,
+    run: RunSettings = RunSettings(),
+    clock: Callable[[], float] = time.monotonic,
+) -> dict[str, Any]:
+    """The cell's result: read if it is there, computed from the last snapshot or from the beginning if not."""
+    directory = out_dir / settings.cell_id()
+    directory.mkdir(parents=True, exist_ok=True)
+    with locked(directory):
+        if not (directory / RESULT).exists():
+            remove_leftovers(directory)
+            make_deterministic()
+            _Run(settings, directory, run, clock).to_the_end(progress or (lambda status: None))
+        return read_result(directory)
+
+
+def read_result(directory: Path) -> dict[str, Any]:
+    """The result of a finished cell."""
+    return dict(json.loads((directory / RESULT).read_text()))
+
+
+class _Run:
+    """One session of work on one cell."""
+
+    def __init__(self, settings: CellSettings, directory: Path, run: RunSettings, clock: Callable[[], float]) -> None:
+        self._settings = settings
+        self._directory = directory
+        self._run = run
+        self._clock = clock
+        self._lab: Laboratory = build(settings)
+        self._evaluations: list[Evaluation] = []
+        if (directory / SNAPSHOT).exists():
+            self._resume()
+        self._resumed_at = self._done
+
+    @property
+    def _done(self) -> int:
+        return self._lab.simulation.machine.model.version
+
+    def to_the_end(self, progress: Progress) -> None:
+        began = saved = self._clock()
+        if not self._evaluations:
+            self._evaluate()
+        saved_at = self._done
+        while self._done < self._settings.rounds:
+            self._lab.simulation.step()
+            done, now = self._done, self._clock()
+            if done % self._settings.evaluate_every == 0 or done == self._settings.rounds:
+                self._evaluate()
+            due = done - saved_at >= self._run.snapshot_rounds or now - saved >= self._run.snapshot_seconds
+            if due and done < self._settings.rounds:
+                self._save()
+                saved, saved_at = self._clock(), done
+            latest = self._evaluations[-1].metrics
+            progress(Status(done, self._settings.rounds, now - began, self._resumed_at, latest))
+        finish(self._lab, self._evaluations, self._directory, resumed_at=self._resumed_at)
+        (self._directory / SNAPSHOT).unlink(missing_ok=True)
+
+    def _evaluate(self) -> None:
+        self._evaluations.append(Evaluation(self._done, evaluate(self._lab)))
+
+    def _save(self) -> None:
+        rows = [[evaluation.round, dict(evaluation.metrics)] for evaluation in self._evaluations]
+        text = np.frombuffer(json.dumps(rows).encode(), np.uint8).copy()  # Python's JSON keeps NaN, inf and every bit
+        save_state(self._directory / SNAPSHOT, {**self._lab.simulation.state_dict(), "evaluations": text})
+
+    def _resume(self) -> None:
+        state = load_state(self._directory / SNAPSHOT)
+        rows = json.loads(np.asarray(state.pop("evaluations"), np.uint8).tobytes())
+        self._evaluations = [Evaluation(number, metrics) for number, metrics in rows]
+        self._lab.simulation.load_state_dict(state)

@@ -1,0 +1,232 @@
+"""From results to something one wants to look at: tables for the terminal, and a self-contained HTML page."""
+
+from __future__ import annotations
+
+import base64
+import html
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+from rich.table import Table
+
+from secureafl.errors import SettingsError
+from secureafl.lab.figures import Cell, read_cell, save, title
+from secureafl.lab.page import PAGE
+from secureafl.lab.recipes import Recipe, find_recipe, paper_table, row_of
+from secureafl.lab.sweep import CELLS, read_sweep
+from secureafl.lab.sweep_figures import draw_curves, draw_errors, draw_filters, draw_heat_map, draw_lines, draw_timeline
+
+Result = Mapping[str, Any]
+
+
+def cell_table(result: Result) -> Table:
+    """One run at a glance."""
+    settings, detection = result["settings"], result["detection"]
+    table = Table(title=f"{title(settings['defense'])}, {title(settings['attack'])}, {settings['dataset']}")
+    table.add_column("what")
+    table.add_column("value", justify="right")
+    names = {"ter": "test error rate", "asr": "attack success rate", "rmse": "RMSE"}
+    for metric, words in names.items():
+        if metric in result["final"]:
+            table.add_row(f"{words}, at the end", number(result["final"][metric]))
+            table.add_row(f"{words}, mean of the last evaluations", number(result["last"][metric]))
+    table.add_row("honest uploads accepted", percent(detection["honest_accepted"]))
+    if result["malicious"]:
+        table.add_row("malicious uploads accepted", percent(detection["malicious_accepted"]))
+        table.add_row("precision of rejections", percent(detection["precision"]))
+        table.add_row("recall of rejections", percent(detection["recall"]))
+    table.add_row("rounds per second", f"{float(result['timing']['rounds_per_second']):.1f}")
+    table.add_row("server memory", f"{result['server_bytes'] / 1e6:.1f} MB")
+    table.add_row("model", result["digests"]["model"][:16])
+    return table
+
+
+def sweep_table(name: str, results: Sequence[Result]) -> Table:
+    """The recipe's table with our figures, and the paper's in parentheses."""
+    recipe = find_recipe(name)
+    attacks, rows, cells = arrange(recipe, results)
+    paper = paper_table(recipe) if recipe.layout == "table" else None
+    table = Table(title=f"{name}: {recipe.about}", caption="ours (paper's)" if paper else None)
+    table.add_column("", style="bold")
+    for attack in attacks:
+        table.add_column(title(attack), justify="right")
+    for row in rows:
+        shown = []
+        for attack in attacks:
+            ours = ours_text(cells.get((row, attack), []))
+            theirs = paper_text(paper, row, attack)
+            shown.append(f"{ours}\n({theirs})" if theirs else ours)
+        table.add_row(title(row), *shown)
+    return table
+
+
+def write_report(out_dir: Path, name: str) -> Path:
+    """Draw everything the sweep has so far; the page's path."""
+    recipe = find_recipe(name)
+    if not (out_dir / f"{name}.json").exists():
+        raise SettingsError(f"there is no sweep {name!r} in {out_dir}; run: secureafl lab sweep {name} --out {out_dir}")
+    results = read_sweep(out_dir, name)
+    if not results:
+        raise SettingsError(f"no cell of {name!r} in {out_dir} is finished yet")
+    cells = [read_cell(out_dir / CELLS / result["cell"]) for result in results]
+    directory = out_dir / f"{name}-report"
+    pictures = [(caption, save(figure, directory / stem), stem) for stem, caption, figure in draw_all(cells, recipe)]
+    body = [html_table(recipe, results)]
+    for caption, path, stem in pictures:
+        image = base64.b64encode(path.read_bytes()).decode()
+        body.append(
+            f'<figure id="{stem}"><img alt="{html.escape(caption)}" src="data:image/png;base64,{image}">'
+            f"<figcaption>{html.escape(caption)}</figcaption></figure>"
+        )
+    body.append(html_details(results))
+    page = directory / "index.html"
+    page.write_text(PAGE.substitute(title=html.escape(f"{name}: {recipe.about}"), body="\n".join(body)))
+    return page
+
+
+def draw_all(cells: Sequence[Cell], recipe: Recipe) -> list[tuple[str, str, Figure]]:
+    """File name, caption and figure of everything worth seeing in these cells."""
+    if recipe.layout == "error":
+        return [
+            (
+                "estimation-error",
+                "Relative error of estimated uploads against true gradients.",
+                draw_errors(cells, recipe),
+            )
+        ]
+    if recipe.layout == "time":
+        return []
+    figures: list[tuple[str, str, Figure]] = []
+    if recipe.layout == "lines":
+        figures.append(
+            ("lines", "The mean of the last five evaluations against the setting.", draw_lines(cells, recipe))
+        )
+    else:
+        figures.append(
+            ("heat-map", "The mean of the last five evaluations. Darker is worse.", draw_heat_map(cells, recipe))
+        )
+        figures.append(("curves", "Error on clean test images while the models learn.", draw_curves(cells, recipe)))
+    filters = draw_filters(cells)
+    if filters is not None:
+        caption = "SecureAFL's view: how abruptly uploads changed, honest (blue) against malicious (red)."
+        figures.append(("filters", caption, filters))
+    attacked = [cell for cell in cells if cell.settings["defense"] == "secureafl" and cell.result["malicious"]]
+    if attacked:
+        caption = "One dot per upload: full if it was accepted, hollow if not. Malicious clients stand at the top."
+        figures.append(("timeline", caption, draw_timeline(attacked[0])))
+    return figures
+
+
+def arrange(
+    recipe: Recipe, results: Sequence[Result]
+) -> tuple[list[str], list[str], dict[tuple[str, str], list[Result]]]:
+    """Columns, rows, and the results (one per seed) of each place. Figures over a setting have it in the row's name."""
+    cells: dict[tuple[str, str], list[Result]] = {}
+    for result in results:
+        settings = result["settings"]
+        row = row_of(recipe, settings)
+        if recipe.layout in {"lines", "time"}:
+            row = f"{title(settings['defense'])}, {row}"
+        cells.setdefault((row, settings["attack"]), []).append(result)
+    return list(dict.fromkeys(attack for _, attack in cells)), list(dict.fromkeys(row for row, _ in cells)), cells
+
+
+def ours_text(results: Sequence[Result]) -> str:
+    """TER, TER/ASR or RMSE: the mean over seeds of the last five evaluations."""
+    if not results:
+        return ""
+    names = [name for name in ("ter", "rmse", "asr") if name in results[0]["last"]]
+    return "/".join(f"{np.mean([float(result['last'][name]) for result in results]):.2f}" for name in names)
+
+
+def paper_text(paper: Any, row: str, attack: str) -> str:
+    """The paper's figure in the paper's notation; empty where it has none."""
+    value = (paper or {}).get(row, {}).get(attack)
+    if value is None:
+        return ""
+    return "/".join(f"{part:.2f}" for part in value) if isinstance(value, list) else number(value, 2)
+
+
+def html_table(recipe: Recipe, results: Sequence[Result]) -> str:
+    """The main table: ours large, the paper's small below."""
+    if recipe.layout == "time":
+        return time_table(recipe, results)
+    attacks, rows, cells = arrange(recipe, results)
+    paper = paper_table(recipe) if recipe.layout == "table" else None
+    lines = [head(["", *(html.escape(title(attack)) for attack in attacks)])]
+    for row in rows:
+        lines.append(f"<tr><th>{html.escape(title(row))}</th>")
+        for attack in attacks:
+            theirs = paper_text(paper, row, attack)
+            small = f"<small>{theirs}</small>" if theirs else ""
+            lines.append(f"<td>{ours_text(cells.get((row, attack), []))}{small}</td>")
+        lines.append("</tr>")
+    seeds = len({result["settings"]["seed"] for result in results})
+    rounds = sorted({result["settings"]["rounds"] for result in results})
+    note = "TER, TER/ASR under backdoors, or RMSE: mean of the last five evaluations, "
+    note += f"{rounds[-1]:,} rounds, {seeds} {'seed' if seeds == 1 else 'seeds'}."
+    if paper:
+        note += " Small and grey: the paper's figure."
+    return "".join(lines) + f"</tbody></table><p>{note}</p>"
+
+
+def time_table(recipe: Recipe, results: Sequence[Result]) -> str:
+    """Time per round, ours and the paper's."""
+    paper = paper_table(recipe) or {}
+    columns = ("", "clients", "parameters", "gradient", "server", "whole round", "paper, round", "server memory")
+    lines = [head(columns)]
+    for result in results:
+        settings, timing = result["settings"], result["timing"]
+        theirs = paper.get(settings["defense"], {}).get(str(settings["num_clients"]))
+        keys = ("gradient_seconds", "server_seconds", "seconds_per_round")
+        shown = [
+            settings["num_clients"],
+            f"{result['dim']:,}",
+            *(f"{1000 * float(timing[key]):.2f} ms" for key in keys),
+            f"{1000 * theirs:.0f} ms" if theirs is not None else "",
+            f"{result['server_bytes'] / 1e6:.0f} MB",
+        ]
+        lines.append(f"<tr><th>{title(settings['defense'])}</th>{data(shown)}</tr>")
+    return "".join(lines) + "</tbody></table>"
+
+
+def html_details(results: Sequence[Result]) -> str:
+    """What no paper prints: who was believed, and what it cost."""
+    shares = ("honest_accepted", "malicious_accepted", "precision", "recall")
+    columns = ("defense", "attack", "seed", *(name.replace("_", " ") for name in shares), "rounds/s", "server", "model")
+    lines = ["<h2>Cell by cell</h2>", head(columns, "wide")]
+    for result in results:
+        settings, found = result["settings"], result["detection"]
+        shown = [
+            title(settings["defense"]),
+            title(settings["attack"]),
+            settings["seed"],
+            *(percent(found[key]) for key in shares),
+            f"{float(result['timing']['rounds_per_second']):.0f}",
+            f"{result['server_bytes'] / 1e6:.1f} MB",
+            f"<code>{result['digests']['model'][:12]}</code>",
+        ]
+        lines.append(f"<tr>{data(shown)}</tr>")
+    return "".join(lines) + "</tbody></table>"
+
+
+def head(columns: Sequence[str], kind: str = "") -> str:
+    """The opening of a table."""
+    return f'<table class="{kind}"><thead><tr>{"".join(f"<th>{name}</th>" for name in columns)}</tr></thead><tbody>'
+
+
+def data(values: Sequence[object]) -> str:
+    """The data cells of one row."""
+    return "".join(f"<td>{value}</td>" for value in values)
+
+
+def number(value: Any, digits: int = 3) -> str:
+    return f"{float(value):.{digits}f}"
+
+
+def percent(value: Any) -> str:
+    share = float(value)
+    return "" if np.isnan(share) else f"{share:.0%}"

@@ -1,0 +1,60 @@
+"""All cells of a table. Finished ones are skipped, unfinished ones go on where they stopped.
+
+    <out>/cells/<cell id>/    one directory per cell (see `experiment`); recipes share them
+    <out>/<name>.json         which cells belong to the sweep
+    <out>/<name>.parquet      all their curves
+
+Nothing is kept in memory that a restart would miss: the driver and its workers may be killed at any moment.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from rich.console import Console
+
+from secureafl.errors import SecureAFLError
+from secureafl.lab.cell import CellSettings
+from secureafl.lab.experiment import RESULT, RunSettings, read_result
+from secureafl.lab.progress import SweepProgress
+from secureafl.lab.results import save_table
+from secureafl.lab.storage import save_json
+from secureafl.lab.workers import run_cells
+
+CELLS = "cells"
+
+
+def run_sweep(
+    name: str,
+    cells: Sequence[CellSettings],
+    out_dir: Path,
+    *,
+    jobs: int,
+    run: RunSettings = RunSettings(),
+    console: Console | None = None,
+) -> list[dict[str, Any]]:
+    """The results of all cells, in their order. A cell that fails is reported at the end; the others are not lost."""
+    console = console or Console()
+    store = out_dir / CELLS
+    store.mkdir(parents=True, exist_ok=True)
+    unique = {cell.cell_id(): cell for cell in cells}
+    save_json(out_dir / f"{name}.json", {"recipe": name, "cells": list(unique)})
+    waiting = {key: cell for key, cell in unique.items() if not (store / key / RESULT).exists()}
+    with SweepProgress(console, name, unique, waiting) as progress:
+        failures = run_cells(waiting, store, jobs=jobs, run=run, observer=progress)
+    if failures:
+        raise SecureAFLError("\n".join(f"cell {key} failed: {error}" for key, error in failures.items()))
+    curves = [pq.read_table(store / key / "curves.parquet") for key in unique]
+    save_table(out_dir / f"{name}.parquet", pa.concat_tables(curves))
+    return [read_result(store / key) for key in unique]
+
+
+def read_sweep(out_dir: Path, name: str) -> list[dict[str, Any]]:
+    """The results of a sweep's finished cells."""
+    cells = json.loads((out_dir / f"{name}.json").read_text())["cells"]
+    return [read_result(out_dir / CELLS / key) for key in cells if (out_dir / CELLS / key / RESULT).exists()]

@@ -1,0 +1,26 @@
+import numpy as np
+import pytest
+from tests.lab.attacks.support import view
+
+from secureafl.lab.attacks import Scaling, ScalingSettings
+
+
+@pytest.mark.parametrize("num_steps", [1, 3])
+def test_linear_in_gamma(num_steps: int) -> None:
+    once, thrice = (Scaling(ScalingSettings(scale=s, num_steps=num_steps)).upload(view()) for s in (1.0, 3.0))
+    np.testing.assert_array_equal(thrice, np.float32(3) * once)
+
+
+def test_gamma_one_without_poison_is_honest() -> None:
+    seen = view()
+    np.testing.assert_array_equal(Scaling(ScalingSettings(scale=1, poison_fraction=0)).upload(seen), seen.gradient)
+
+
+def test_default_gamma_is_the_number_of_clients() -> None:
+    default, tenfold = (Scaling(s).upload(view()) for s in (ScalingSettings(), ScalingSettings(scale=10)))
+    np.testing.assert_array_equal(default, tenfold)
+
+
+def test_poison_changes_the_upload() -> None:
+    seen = view()
+    assert (Scaling(ScalingSettings(scale=1)).upload(seen) != seen.gradient).any()

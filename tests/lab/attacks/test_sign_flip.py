@@ -1,0 +1,8 @@
+import numpy as np
+from tests.lab.attacks.support import view
+
+from secureafl.lab.attacks import SignFlip
+
+
+def test_upload_is_the_negated_gradient() -> None:
+    assert SignFlip().upload(view(gradient=np.array([1, -2, 0.5], np.float32))).tolist() == [-1, 2, -0.5]

@@ -1,0 +1,35 @@
+"""Finds real data sets for tests."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from secureafl.errors import DataError
+from secureafl.lab.data import ENVIRONMENT_VARIABLE, Dataset, LabelKind, load
+from secureafl.lab.data.loading import find_source
+
+BESIDE_THE_REPOSITORY = Path(__file__).parents[3] / "shared" / "data"
+
+
+class RealData:
+    """Loads real data sets by name; a test is skipped only where no copy exists.
+
+    Looks where SECUREAFL_DATA points, else in ../shared/data beside the repository, and where Debian installs
+    Fashion-MNIST. Never on the hub: tests need no network.
+    """
+
+    def __init__(self, cache: Path) -> None:
+        self._cache = cache
+        self._directory = os.environ.get(ENVIRONMENT_VARIABLE, str(BESIDE_THE_REPOSITORY))
+
+    def __call__(self, name: str, labels: LabelKind = "fine") -> Dataset:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv(ENVIRONMENT_VARIABLE, self._directory)
+            try:
+                find_source(name)
+            except DataError as missing:
+                pytest.skip(str(missing))
+            return load(name, labels=labels, cache=self._cache)

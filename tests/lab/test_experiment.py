@@ -1,0 +1,88 @@
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from tests.lab.tiny import tiny_cell
+
+from secureafl.lab.attacks import ATTACKS
+from secureafl.lab.experiment import RunSettings, Status, read_result, run_cell
+
+REPRODUCIBLE = ("cell", "settings", "final", "last", "detection", "reasons", "lipschitz", "malicious", "digests")
+
+
+def same_part(result: dict[str, Any]) -> str:
+    return json.dumps({key: result[key] for key in REPRODUCIBLE}, sort_keys=True)
+
+
+class PowerCutError(Exception):
+    """Ends a run in the middle of a round."""
+
+
+def cut_at(round_number: int) -> Callable[[Status], None]:
+    def progress(status: Status) -> None:
+        if status.done == round_number:
+            raise PowerCutError
+
+    return progress
+
+
+def test_a_cell_leaves_its_result_curves_and_arrivals(tiny_source: Path, tmp_path: Path) -> None:
+    cell = tiny_cell(tiny_source, attack="scaling", num_estimated=2)
+    seen: list[Status] = []
+    result = run_cell(cell, tmp_path / "out", seen.append)
+    directory = tmp_path / "out" / cell.cell_id()
+    assert read_result(directory) == result
+    assert sorted(path.name for path in directory.iterdir()) == [
+        "arrivals.parquet",
+        "curves.parquet",
+        "lock",
+        "result.json",
+    ]
+    assert {"ter", "asr", "diverged", "estimation_error"} <= result["final"].keys()
+    assert set(pq.read_table(directory / "curves.parquet")["round"].to_pylist()) == {0, 10, 20, 30}
+    assert pq.read_table(directory / "arrivals.parquet").num_rows == 30
+    assert [status.done for status in seen] == list(range(1, 31))
+    assert len(result["malicious"]) == 2
+
+
+def test_the_same_seed_gives_the_same_model_and_another_seed_another(tiny_source: Path, tmp_path: Path) -> None:
+    digests = [
+        run_cell(tiny_cell(tiny_source, attack="gaussian", seed=seed), tmp_path / out)["digests"]["model"]
+        for seed, out in ((0, "first"), (0, "second"), (1, "third"))
+    ]
+    assert digests[0] == digests[1] != digests[2]
+
+
+@pytest.mark.parametrize("protocol", ["paper", "virtual-time"])
+def test_arrivals_are_the_same_for_every_defense_and_attack(protocol: str, tiny_source: Path, tmp_path: Path) -> None:
+    pairs = [("secureafl", "none"), ("asyncsgd", "none"), ("kardam", "sign_flip"), ("zenopp", "gaussian")]
+    results = [
+        run_cell(tiny_cell(tiny_source, defense=defense, attack=attack, protocol=protocol), tmp_path)
+        for defense, attack in pairs
+    ]
+    assert len({result["digests"]["arrivals"] for result in results}) == 1
+    assert len({result["digests"]["model"] for result in results}) == len(pairs)
+
+
+@pytest.mark.parametrize("attack", ["none", *ATTACKS])
+def test_a_cut_run_goes_on_bit_for_bit(attack: str, tiny_source: Path, tmp_path: Path) -> None:
+    defense = "asyncsgd" if attack in {"adaptive", "hold"} else "secureafl"  # those two feed a shadow of their own
+    cell = tiny_cell(tiny_source, defense=defense, attack=attack, protocol="virtual-time")
+    run = RunSettings(snapshot_rounds=7)
+    for cut in (9, 23):
+        with pytest.raises(PowerCutError):
+            run_cell(cell, tmp_path / "cut", cut_at(cut), run)
+    resumed, whole = run_cell(cell, tmp_path / "cut", None, run), run_cell(cell, tmp_path / "whole")
+    assert resumed["timing"]["resumed_at"] == 21
+    assert same_part(resumed) == same_part(whole)
+    curves = [(tmp_path / kind / cell.cell_id() / "curves.parquet").read_bytes() for kind in ("cut", "whole")]
+    assert curves[0] == curves[1]
+
+
+def test_a_finished_cell_is_not_run_again(tiny_source: Path, tmp_path: Path) -> None:
+    cell = tiny_cell(tiny_source)
+    first = run_cell(cell, tmp_path)
+    assert run_cell(cell, tmp_path, cut_at(1)) == first

@@ -1,0 +1,29 @@
+"""Every attack against every defense on real Fashion-MNIST, briefly: nothing breaks, everything is measured."""
+
+import math
+import os
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from secureafl.defenses import DEFENSES
+from secureafl.lab.attacks import ATTACKS
+from secureafl.lab.recipes import RECIPES
+from secureafl.lab.sweep import run_sweep
+
+pytestmark = pytest.mark.slow
+
+
+def test_all_attacks_run_against_all_defenses(tmp_path: Path) -> None:
+    cells = RECIPES["matrix"].cells(evaluate_every=50)
+    pairs = {(cell.defense, cell.attack) for cell in cells}
+    assert pairs == {(defense, attack) for defense in DEFENSES for attack in ["none", *ATTACKS]}
+    results = run_sweep("matrix", cells, tmp_path, jobs=min(4, os.cpu_count() or 1), console=Console(quiet=True))
+    assert len(results) == len(cells)
+    assert len({result["digests"]["arrivals"] for result in results}) == 1
+    for result in results:
+        name = result["settings"]["attack"]
+        assert 0.0 <= float(result["final"]["ter"]) <= 1.0
+        assert ("asr" in result["final"]) == (name != "none" and ATTACKS[name].is_backdoor)
+        assert not math.isnan(float(result["detection"]["honest_accepted"]))
