@@ -1,6 +1,6 @@
 # Every target uses the tools on PATH: activate your environment first.
 .DEFAULT_GOAL := help
-.PHONY: help install check format test test-all bench docs
+.PHONY: help install check format test test-ci test-all bench docs
 
 PYTHON ?= python
 
@@ -24,7 +24,10 @@ format: ## Format the code and apply safe lint fixes
 test: ## Run the quick tests
 	$(PYTHON) -m pytest
 
-test-all: ## Run every test, also the slow ones and those that start real processes
+test-ci: ## Run what CI runs: also the slow tests and those that start real processes
+	$(PYTHON) -m pytest -m "not campaign"
+
+test-all: ## Run every test, also campaigns of many minutes
 	$(PYTHON) -m pytest -m ""
 
 bench: ## List the performance measurements and how to run one

@@ -58,7 +58,7 @@ def test_five_kills_change_nothing(tmp_path: Path) -> None:
     assert finish(tmp_path / "run") == undisturbed
 
 
-@pytest.mark.slow
+@pytest.mark.campaign
 def test_fifty_kills_change_nothing(tmp_path: Path) -> None:
     undisturbed = finish(tmp_path / "undisturbed")
     for seed in range(10):
@@ -94,7 +94,7 @@ def test_a_flower_server_killed_twice_loses_nothing(tmp_path: Path) -> None:
     crash_flower(tmp_path, 2)
 
 
-@pytest.mark.slow
+@pytest.mark.campaign
 def test_a_flower_server_killed_ten_times_loses_nothing(tmp_path: Path) -> None:
     crash_flower(tmp_path, 10)
 

@@ -132,8 +132,7 @@ def plot_curve(axes: Axes, cell: Cell) -> None:
     if "ter" in cell.curves:
         axes.set_ylim(-0.02, 1.05)
     axes.set_xlabel("round", fontsize=8)
-    axes.set_title("On the test set", fontsize=9, loc="left")
-    axes.legend(frameon=False, fontsize=8, loc="lower right", bbox_to_anchor=(1.0, 0.98), ncols=2)
+    axes.legend(frameon=False, fontsize=8, loc="lower left", bbox_to_anchor=(-0.02, 0.98), ncols=2)
     tidy(axes)
 
 

@@ -88,6 +88,6 @@ def test_three_thousand_hostile_answers() -> None:
     assert {Reason.MALFORMED, Reason.WRONG_NAMES, Reason.NOT_FINITE, Reason.TOO_LARGE} <= set(reasons)
 
 
-@pytest.mark.slow
+@pytest.mark.campaign
 def test_a_hundred_thousand_hostile_answers() -> None:
     campaign(100_000, seed=1)
