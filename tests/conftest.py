@@ -1,5 +1,10 @@
 import pytest
+from hypothesis import settings
 from tests.lab.real_data import RealData
+
+# The first example of a property may compile kernels; how long it takes says nothing.
+settings.register_profile("patient", deadline=None)
+settings.load_profile("patient")
 
 
 @pytest.fixture(scope="session")
