@@ -82,9 +82,10 @@ class Federation:
 
     def one_pass(self) -> None:
         """What the other versions do: weights from small matrices, estimates, median, the model's move."""
+        gaps = self.defense.gaps
+        products = gaps.at(self.params)
         self.defense._direction(ClientId(0), self.noise[1], self.params)
-        self.defense.gaps._params = self.params  # stay here
-        self.defense.gaps._age = 0
+        gaps._params, gaps._products, gaps._age = self.params, products, 0  # stay here
 
 
 class Dense:
@@ -208,12 +209,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="small sizes, no file")
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--only", type=int, nargs=2, metavar=("N", "D"), help="one size, no file")
     args = parser.parse_args()
-    sizes = [(20, 20_000)] if args.quick else SIZES
+    sizes = [tuple(args.only)] if args.only else [(20, 20_000)] if args.quick else SIZES
     steps = [measure_step(n, d, args.repeats) for n, d in sizes]
-    medians = [measure_median(n, d, args.repeats) for n, d in (sizes if args.quick else MEDIAN_SIZES)]
+    medians = [measure_median(n, d, args.repeats) for n, d in (MEDIAN_SIZES if sizes is SIZES else sizes)]
     show(steps, medians)
-    if not args.quick:
+    if sizes is SIZES:
         print(write("step", SEED, {"step": steps, "median": medians}))
 
 

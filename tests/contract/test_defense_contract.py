@@ -12,6 +12,7 @@ from secureafl.types import Reason
 
 CONFIGURATIONS: dict[str, tuple[str, dict[str, object]]] = {name: (name, {}) for name in DEFENSES}
 CONFIGURATIONS |= {f"secureafl-variant-{key}": ("secureafl", dict(changes)) for key, changes in PAPER_VARIANTS.items()}
+CONFIGURATIONS["secureafl-half-precision"] = ("secureafl", {"history_dtype": "float16", "refresh_interval": 50})
 LIARS = frozenset({0})
 
 every_configuration = pytest.mark.parametrize("configuration", CONFIGURATIONS)

@@ -1,5 +1,6 @@
 """Fast passes over large arrays. `reference` holds the same maths in plain NumPy."""
 
+from secureafl.kernels import notice
 from secureafl.kernels.chunks import (
     BLOCK,
     Chunks,
@@ -11,6 +12,8 @@ from secureafl.kernels.chunks import (
 from secureafl.kernels.fused import Step, fused_step
 from secureafl.kernels.order_statistics import Rule, coordinate_median, mean, trimmed_mean
 from secureafl.kernels.vectors import Change, change, dot
+
+notice.install()
 
 __all__ = [
     "BLOCK",

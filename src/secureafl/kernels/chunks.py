@@ -166,45 +166,61 @@ def _gap_products(chunks, params):  # type: ignore[no-untyped-def]
     return out
 
 
-@njit(parallel=True, cache=True, error_model="numpy")
+@njit(parallel=True, cache=True, error_model="numpy", fastmath=SUMS)
 def _moments(chunks, params):  # type: ignore[no-untyped-def]
     r, d = chunks.scales.shape[1], len(params)
     num_blocks = (d + BLOCK - 1) // BLOCK
     out = np.zeros((NUM_PARTS, r, r), np.float64)
     for part in prange(NUM_PARTS):
-        rows, gap = np.empty((r, BLOCK), np.float32), np.empty(BLOCK, np.float32)
+        rows, wide, gap = np.empty((r, BLOCK), np.float32), np.empty((r, BLOCK)), np.empty(BLOCK, np.float32)
+        sums = np.zeros((r, r), np.float64)
         for block in range(num_blocks * part // NUM_PARTS, num_blocks * (part + 1) // NUM_PARTS):
             first = block * BLOCK
             read_chunk(chunks, 0, block, rows)
             _gap(chunks, params, first, min(BLOCK, d - first), rows[1], gap)
-            rows[1] = gap
+            for i in range(r):
+                for x in range(BLOCK):
+                    wide[i, x] = gap[x] if i == 1 else rows[i, x]
             for i in range(r):
                 for j in range(i + 1):
-                    out[part, i, j] += _dot(rows[i], rows[j])
+                    total = 0.0
+                    for x in range(BLOCK):
+                        total += wide[i, x] * wide[j, x]
+                    sums[i, j] += total
         for i in range(r):
-            for j in range(i):
-                out[part, j, i] = out[part, i, j]
+            for j in range(r):
+                out[part, i, j] = sums[max(i, j), min(i, j)]
     return out
 
 
-@njit(parallel=True, cache=True, error_model="numpy")
+@njit(parallel=True, cache=True, error_model="numpy", fastmath=SUMS)
 def _row_products(chunks, a, b):  # type: ignore[no-untyped-def]
     r, d = chunks.scales.shape[1], len(a)
     num_blocks = (d + BLOCK - 1) // BLOCK
     out = np.zeros((NUM_PARTS, 2, r), np.float64)
     for part in prange(NUM_PARTS):
-        rows, pair = np.empty((r, BLOCK), np.float32), np.zeros((2, BLOCK), np.float32)
+        wide_a, wide_b = np.zeros(BLOCK, np.float64), np.zeros(BLOCK, np.float64)
+        sums = np.zeros((2, r), np.float64)
         for block in range(num_blocks * part // NUM_PARTS, num_blocks * (part + 1) // NUM_PARTS):
             first = block * BLOCK
             width = min(BLOCK, d - first)
-            pair[:, width:] = 0.0
             for x in range(width):
-                pair[0, x], pair[1, x] = a[first + x], b[first + x]
-            read_chunk(chunks, 0, block, rows)
+                wide_a[x], wide_b[x] = a[first + x], b[first + x]
+            for x in range(width, BLOCK):
+                wide_a[x], wide_b[x] = 0.0, 0.0
+            at = chunks.at[0] + block * chunks.block_bytes
             for j in range(r):
                 if j != 1:
-                    out[part, 0, j] += _dot(rows[j], pair[0])
-                    out[part, 1, j] += _dot(rows[j], pair[1])
+                    with_a, with_b = 0.0, 0.0
+                    for x in range(BLOCK):
+                        value = np.float64(stored(at, j * BLOCK + x, chunks.kind))
+                        with_a += value * wide_a[x]
+                        with_b += value * wide_b[x]
+                    sums[0, j] += with_a
+                    sums[1, j] += with_b
+        for j in range(r):
+            out[part, 0, j] = sums[0, j] * chunks.scales[0, j]
+            out[part, 1, j] = sums[1, j] * chunks.scales[0, j]
     return out
 
 

@@ -29,6 +29,8 @@ from secureafl.kernels.simd import (
     where_lt,
 )
 
+NUM_COUNTS = 4  # rounds of a selection that only count
+
 prefetch = simd.prefetch
 
 
@@ -120,26 +122,67 @@ def _split(column_at, row_bytes, num_rows, pivot, low, high):  # type: ignore[no
 
 
 @njit(error_model="numpy")
+def _count(column_at, row_bytes, num_rows, pivot):  # type: ignore[no-untyped-def]
+    """How many values are at most the pivot."""
+    one, zero = splat(np.float32(1)), splat(np.float32(0))
+    a, b, c, d = zero, zero, zero, zero
+    whole = num_rows // 4 * 4
+    for k in range(0, whole, 4):
+        at = column_at + k * row_bytes
+        a = where_le(load(at), pivot, add(a, one), a)
+        b = where_le(load(at + row_bytes), pivot, add(b, one), b)
+        c = where_le(load(at + 2 * row_bytes), pivot, add(c, one), c)
+        d = where_le(load(at + 3 * row_bytes), pivot, add(d, one), d)
+    for k in range(whole, num_rows):
+        a = where_le(load(column_at + k * row_bytes), pivot, add(a, one), a)
+    return add(add(a, b), add(c, d))
+
+
+@njit(error_model="numpy")
+def _pivot(low, high, before, until, middle, halve):  # type: ignore[no-untyped-def]
+    """A value in [low, high): interpolated from the counts, or halfway in the order of float bits."""
+    halved = simd.middle_key(low, high)
+    if halve:
+        return halved
+    pivot = fma(sub(high, low), simd.div(sub(middle, before), sub(until, before)), low)
+    pivot = where_le(low, pivot, pivot, halved)  # also where it is NaN
+    return where_lt(pivot, high, pivot, halved)
+
+
+@njit(error_model="numpy")
+def _extremes(column_at, row_bytes, num_rows):  # type: ignore[no-untyped-def]
+    first, last = load(column_at), load(column_at + (num_rows - 1) * row_bytes)
+    low, high, other_low, other_high = first, first, last, last
+    for k in range(1, num_rows - 1, 2):
+        value, other = load(column_at + k * row_bytes), load(column_at + (k + 1) * row_bytes)
+        low, high = smaller(value, low), larger(value, high)
+        other_low, other_high = smaller(other, other_low), larger(other, other_high)
+    return smaller(low, other_low), larger(high, other_high)
+
+
+@njit(error_model="numpy")
 def select_middle(column_at, row_bytes, num_rows, lower, upper):  # type: ignore[no-untyped-def]
     """Put the ordered values `lower` and `upper` (equal or neighbours) of sixteen columns into the rows so numbered.
 
-    Keeps a range [low, high] between two values of the column that holds the answer. Each round counts the values up to
-    a pivot and moves one end to the nearest value on the answer's side of it. The pivot is interpolated from counts,
-    and every fourth time halves the range in the order of float bits, so that no data can make it slow.
+    A few rounds that only count values up to a pivot leave a narrow range. From then on its ends are values of the
+    column, with the answer between them; each round moves one end to the nearest value on the answer's side of the
+    pivot. Every fourth pivot halves the range in the order of float bits, so that no data can make it slow.
     """
-    low, high = load(column_at), load(column_at)
-    for k in range(1, num_rows):
-        value = load(column_at + k * row_bytes)
-        low, high = smaller(value, low), larger(value, high)
-    before, until = splat(np.float32(0)), splat(np.float32(num_rows))  # how many are < low, and <= high
+    least, most = _extremes(column_at, row_bytes, num_rows)
+    low, high = least, most
+    before, until = splat(np.float32(0)), splat(np.float32(num_rows))  # how many are < low, or <= it, and <= high
     rank, wanted, middle = splat(np.float32(lower)), splat(np.float32(lower + 1)), splat(np.float32(lower + 0.5))
+    for _ in range(NUM_COUNTS):
+        pivot = _pivot(low, high, before, until, middle, False)
+        count = _count(column_at, row_bytes, num_rows, pivot)
+        high, until = where_le(wanted, count, pivot, high), where_le(wanted, count, count, until)
+        low, before = where_le(wanted, count, low, pivot), where_le(wanted, count, before, count)
+    _, _, above = _split(column_at, row_bytes, num_rows, low, low, most)
+    _, below, _ = _split(column_at, row_bytes, num_rows, high, least, high)
+    low, high = where_lt(splat(np.float32(0)), before, above, least), below
     step = 0
     while not simd.same(low, high):
-        pivot = halved = simd.middle_key(low, high)
-        if step % 4 != 3:
-            pivot = fma(sub(high, low), simd.div(sub(middle, before), sub(until, before)), low)
-            pivot = where_le(low, pivot, pivot, halved)  # also where it is NaN
-            pivot = where_lt(pivot, high, pivot, halved)
+        pivot = _pivot(low, high, before, until, middle, step % 4 == 3)
         count, below, above = _split(column_at, row_bytes, num_rows, pivot, low, high)
         low_if_below = where_le(count, wanted, below, low)  # count = wanted: `below` is the answer
         high_if_above = where_le(rank, count, above, high)  # count = rank: `above` is the answer
