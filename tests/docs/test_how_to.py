@@ -35,7 +35,7 @@ def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_add_a_defense(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     names = names_on("add-a-defense.md")
-    monkeypatch.setitem(DEFENSES, "norm_gate", DefenseEntry(names["NormGate"], names["NormGateSettings"]))  # type: ignore[arg-type]
+    monkeypatch.setitem(DEFENSES, "norm_gate", DefenseEntry(names["NormGate"], names["NormGateSettings"]))
     result = run_cell(tiny_cell(source, defense="norm_gate", attack="gaussian"), tmp_path / "out")
     assert result["detection"]["recall"] == 1.0
     assert result["reasons"]["malicious"]["too-long"] > 0
@@ -43,7 +43,7 @@ def test_add_a_defense(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 def test_add_an_attack(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     names = names_on("add-an-attack.md")
-    monkeypatch.setitem(ATTACKS, "mirror", AttackEntry(names["Mirror"], names["MirrorSettings"]))  # type: ignore[arg-type]
+    monkeypatch.setitem(ATTACKS, "mirror", AttackEntry(names["Mirror"], names["MirrorSettings"]))
     plain = run_cell(tiny_cell(source, defense="asyncsgd"), tmp_path / "out")
     attacked = run_cell(tiny_cell(source, defense="asyncsgd", attack="mirror"), tmp_path / "out")
     assert attacked["digests"]["arrivals"] == plain["digests"]["arrivals"]
@@ -53,7 +53,7 @@ def test_add_an_attack(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_add_a_data_set(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     names = names_on("add-a-data-set.md")
     names["write_shapes"](source)
-    monkeypatch.setitem(DATASETS, "shapes", names["shapes"])  # type: ignore[arg-type]
+    monkeypatch.setitem(DATASETS, "shapes", names["shapes"])
     cell = CellSettings(
         dataset="shapes", source=str(source), architecture="small-cnn", num_clients=4, batch_size=16, rounds=150,
         defense="asyncsgd", server_lr=0.1, partition="iid", evaluate_every=50,
