@@ -3,8 +3,8 @@
     python benchmarks/simulator.py                 # 50 clients, the paper's CNN, two defenses
     python benchmarks/simulator.py --rounds 500
 
-Measured in processor time, so that other programs on the machine do not count. Needs Fashion-MNIST. Results go to
-results/simulator.json.
+Measured in processor time, so that other programs on the machine do not count. Needs Fashion-MNIST.
+Results go to results/simulator.json.
 """
 
 from __future__ import annotations

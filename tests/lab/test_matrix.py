@@ -2,15 +2,16 @@
 
 import math
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 from secureafl.defenses import DEFENSES
 from secureafl.lab.attacks import ATTACKS
 from secureafl.lab.recipes import RECIPES
-from secureafl.lab.sweep import run_sweep
+from secureafl.lab.sweep import read_sweep
 
 pytestmark = pytest.mark.slow
 
@@ -19,7 +20,12 @@ def test_all_attacks_run_against_all_defenses(tmp_path: Path) -> None:
     cells = RECIPES["matrix"].cells(evaluate_every=50)
     pairs = {(cell.defense, cell.attack) for cell in cells}
     assert pairs == {(defense, attack) for defense in DEFENSES for attack in ["none", *ATTACKS]}
-    results = run_sweep("matrix", cells, tmp_path, jobs=min(4, os.cpu_count() or 1), console=Console(quiet=True))
+    # in a process of its own: Ray leaves files and processes to the end of the one it was started in
+    command = [sys.executable, "-c", "from secureafl.cli import app; app()", "lab", "sweep", "matrix"]
+    command += ["--jobs", str(min(4, os.cpu_count() or 1)), "--set", "evaluate_every=50", "--out", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    results = read_sweep(tmp_path, "matrix")
     assert len(results) == len(cells)
     assert len({result["digests"]["arrivals"] for result in results}) == 1
     for result in results:

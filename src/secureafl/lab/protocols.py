@@ -20,6 +20,9 @@ from secureafl.server import Machine, Ticket
 from secureafl.settings import Settings
 from secureafl.types import Array, ClientId, StateDict
 
+DRAWN_AT_ONCE = 1024
+"""Rounds whose draws the paper's protocol makes together."""
+
 
 class ArrivalProtocol(Protocol):
     """Decides which open ticket is answered next."""
@@ -41,13 +44,17 @@ class ArrivalProtocol(Protocol):
 class PaperProtocol:
     """Each round a uniformly drawn client answers for a version drawn uniformly from the last `max_delay` + 1.
 
-    Its draws depend on the seed and the round alone, so there is no state to save.
+    Its draws depend on the seed and the round alone, so there is no state to save. They are made in blocks, because
+    opening a stream takes longer than drawing from it.
     """
 
     def __init__(self, num_clients: int, max_delay: int, seed: int) -> None:
         self._num_clients = num_clients
         self._max_delay = max_delay
         self._seed = seed
+        self._block = -1
+        self._clients: list[int] = []
+        self._delays: list[float] = []
 
     @property
     def keep_recent(self) -> int:
@@ -55,10 +62,13 @@ class PaperProtocol:
 
     def next(self, machine: Machine) -> Ticket:
         present = machine.model.version
-        client = int(stream(self._seed, "select", present).integers(self._num_clients))
-        oldest = max(0, present - self._max_delay)
-        base = int(stream(self._seed, "delay", present).integers(oldest, present + 1))
-        return machine.issue(ClientId(client), base)
+        block, place = divmod(present, DRAWN_AT_ONCE)
+        if block != self._block:
+            self._block = block
+            self._clients = stream(self._seed, "select", block).integers(self._num_clients, size=DRAWN_AT_ONCE).tolist()
+            self._delays = stream(self._seed, "delay", block).random(DRAWN_AT_ONCE).tolist()
+        num_versions = min(present, self._max_delay) + 1
+        return machine.issue(ClientId(self._clients[place]), present - int(self._delays[place] * num_versions))
 
     def state_dict(self) -> StateDict:
         return {}

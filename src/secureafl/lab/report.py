@@ -82,6 +82,7 @@ def write_report(out_dir: Path, name: str) -> Path:
             f"<figcaption>{html.escape(caption)}</figcaption></figure>"
         )
     body.append(html_details(results))
+    directory.mkdir(parents=True, exist_ok=True)
     page = directory / "index.html"
     page.write_text(PAGE.substitute(title=html.escape(f"{name}: {recipe.about}"), body="\n".join(body)))
     return page

@@ -1,0 +1,58 @@
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from secureafl.cli import app
+from secureafl.lab import cli
+
+runner = CliRunner()
+
+
+def test_the_command_loads_nothing_heavy() -> None:
+    code = "import secureafl.cli, sys; print([m for m in ('torch', 'ray', 'matplotlib') if m in sys.modules])"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout == "[]\n"
+
+
+def test_without_the_extra_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cli, "NEEDED", ("no_such_package",))
+    result = runner.invoke(app, ["lab", "sweep", "--list"])
+    assert result.exit_code == 1
+    assert 'pip install "secureafl[lab]"' in result.output
+
+
+def test_recipes_are_listed_with_their_cost() -> None:
+    result = runner.invoke(app, ["lab", "sweep", "--list"])
+    assert result.exit_code == 0
+    assert "main-fashion-mnist" in result.output
+    assert "1,760,000" in result.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["run", "--attack", "scalin"], "did you mean 'scaling'?"),
+        (["run", "--set", "rounds"], "write KEY=VALUE"),
+        (["run", "--set", "defense_settings.percentil=0.6"], "did you mean 'percentile'?"),
+        (["sweep", "varients"], "did you mean 'variants'?"),
+        (["sweep", "alpha", "--defense", "kardam"], "no cell of 'alpha' is left"),
+        (["report", "demo", "--out", "nowhere"], "there is no sweep 'demo'"),
+    ],
+)
+def test_a_mistake_costs_one_line(arguments: list[str], message: str) -> None:
+    result = runner.invoke(app, ["lab", *arguments])
+    assert result.exit_code == 2
+    assert message in result.output
+
+
+@pytest.mark.slow
+def test_run_ends_with_a_table_and_a_picture(tiny_source: Path, tmp_path: Path) -> None:
+    arguments = ["--source", str(tiny_source), "--architecture", "small-cnn", "--rounds", "20", "--out", str(tmp_path)]
+    arguments += ["--attack", "scaling", "--set", "num_clients=8", "--set", "batch_size=4"]
+    result = runner.invoke(app, ["lab", "run", *arguments])
+    assert result.exit_code == 0, result.output
+    assert "attack success rate" in result.output
+    assert len(list(tmp_path.glob("cells/*/picture.png"))) == 1

@@ -1,0 +1,88 @@
+import io
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+from tests.lab.tiny import tiny_cell
+
+from secureafl.errors import SettingsError
+from secureafl.lab.experiment import RunSettings, run_cell
+from secureafl.lab.figures import draw_cell
+from secureafl.lab.recipes import RECIPES
+from secureafl.lab.report import cell_table, paper_text, sweep_table, write_report
+from secureafl.lab.storage import save_json
+from secureafl.lab.sweep import read_sweep
+
+SMALL: dict[str, Any] = {"architecture": "small-cnn", "num_clients": 8, "batch_size": 4, "rounds": 12, "num_test": 40}
+
+
+def text_of(table: object) -> str:
+    console = Console(width=200, record=True, file=io.StringIO())
+    console.print(table)
+    return console.export_text()
+
+
+def fill(recipe: str, source: Path, out: Path, **changes: Any) -> None:
+    """Run a few cells of a recipe in this process, as a sweep would leave them."""
+    cells = RECIPES[recipe].cells(**{**SMALL, "source": str(source), "evaluate_every": 4, **changes})
+    chosen = [cell for cell in cells if cell.attack in {"none", "sign_flip", "scaling"}][:9]
+    for cell in chosen:
+        run_cell(cell, out / "cells", None, RunSettings())
+    save_json(out / f"{recipe}.json", {"recipe": recipe, "cells": [cell.cell_id() for cell in chosen]})
+
+
+def test_a_cell_ends_with_a_table_and_a_picture(tiny_source: Path, tmp_path: Path) -> None:
+    cell = tiny_cell(tiny_source, attack="scaling")
+    result = run_cell(cell, tmp_path)
+    text = text_of(cell_table(result))
+    assert "attack success rate" in text
+    assert "recall of rejections" in text
+    picture = draw_cell(tmp_path / cell.cell_id())
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert picture.with_suffix(".pdf").read_bytes().startswith(b"%PDF")
+
+
+def test_the_main_table_shows_ours_beside_the_papers(tiny_source: Path, tmp_path: Path) -> None:
+    fill("main-fashion-mnist", tiny_source, tmp_path)
+    text = text_of(sweep_table("main-fashion-mnist", read_sweep(tmp_path, "main-fashion-mnist")))
+    assert "(0.41/0.69)" in text  # AsyncSGD under Scaling, in the paper
+    page = write_report(tmp_path, "main-fashion-mnist")
+    html = page.read_text()
+    assert "<small>0.41/0.69</small>" in html
+    assert len(re.findall(r'src="data:image/png;base64', html)) >= 2
+    assert not re.search(r'(src|href)="(?!data:)', html)  # self-contained
+    assert (page.parent / "heat-map.pdf").exists()
+
+
+@pytest.mark.parametrize(
+    ("recipe", "changes", "picture"),
+    [
+        ("malicious-fraction", {}, "lines"),
+        ("variants", {}, "heat-map"),
+        ("estimation-error", {"num_estimated": 2}, "estimation-error"),
+        ("running-time", {"num_clients": 8}, None),
+    ],
+)
+def test_every_layout_can_be_drawn(
+    recipe: str, changes: dict[str, object], picture: str | None, tiny_source: Path, tmp_path: Path
+) -> None:
+    fill(recipe, tiny_source, tmp_path, **changes)
+    page = write_report(tmp_path, recipe)
+    assert "<table" in page.read_text()
+    assert picture is None or (page.parent / f"{picture}.png").exists()
+
+
+def test_the_papers_notation() -> None:
+    table = {"kardam": {"none": 0.17, "scaling": [0.79, 0.92], "min_max": "inf"}}
+    assert paper_text(table, "kardam", "none") == "0.17"
+    assert paper_text(table, "kardam", "scaling") == "0.79/0.92"
+    assert paper_text(table, "kardam", "min_max") == "inf"
+    assert paper_text(table, "kardam", "hold") == ""
+    assert paper_text(None, "kardam", "none") == ""
+
+
+def test_a_report_without_a_sweep_says_what_to_run(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="secureafl lab sweep demo"):
+        write_report(tmp_path, "demo")
