@@ -150,9 +150,10 @@ def plot_factors(axes: Axes, cell: Cell) -> None:
         axes.text(0.5, 0.5, "nothing to show", ha="center", transform=axes.transAxes, color=FAINT)
         return
     low, high = np.percentile(values[usable], [0.1, 99.9])
-    bins = np.geomspace(low / 1.2, high * 1.2, 50)
+    num_bins = int(np.clip(2.0 * np.sqrt(usable.sum()), 12, 50))
+    bins = np.geomspace(low / 1.2, high * 1.2, num_bins)
     for rows, colour, label in ((~lies, HONEST, "honest"), (lies, MALICIOUS, "malicious")):
-        chosen = values[usable & rows]
+        chosen = values[np.isfinite(values) & rows]  # zeros stand at the left edge
         if len(chosen):
             clipped = np.clip(chosen, bins[0], bins[-1])
             weights = np.full(len(chosen), 100.0 / len(chosen))
