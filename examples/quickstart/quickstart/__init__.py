@@ -1,0 +1,1 @@
+"""Quickstart: asynchronous federated learning on Fashion-MNIST, with some clients that lie."""
