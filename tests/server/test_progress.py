@@ -31,3 +31,16 @@ def test_the_table_begins_with_the_least_believed_client() -> None:
     assert text.index("bad") < text.index("good")
     assert "changed-too-abruptly 3" in text
     assert "25%" in text
+
+
+def test_a_large_federation_shows_the_least_believed_only() -> None:
+    verdicts = Counter({(f"client-{k:03}", "accepted"): 1 for k in range(100)} | {("liar", "not-finite"): 1})
+    text = printed(verdict_table(Result({"w": np.zeros(1)}, 101, 1.0, verdicts), "title"))
+    assert "liar" in text
+    assert "and 81 more, believed more often" in text
+
+
+def test_before_anyone_came_it_says_so() -> None:
+    console = Console(file=io.StringIO())
+    Progress(console, "secureafl")(Status(0, 0, 0, 0.0, 0.0, 0, None))
+    assert console.file.getvalue() == "secureafl  waiting for clients\n"  # type: ignore[attr-defined]

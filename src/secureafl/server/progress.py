@@ -22,6 +22,9 @@ class Progress:
         self._goal = f"/{num_updates}" if num_updates is not None else ""
 
     def __call__(self, status: Status) -> None:
+        if status.num_clients == 0:
+            self._console.print(f"[bold]{self._label}[/]  waiting for clients", highlight=False)
+            return
         parts = [
             f"[bold]{self._label}[/]",
             f"updates {status.version}{self._goal}",
@@ -36,15 +39,17 @@ class Progress:
         self._console.print("  ".join(parts), soft_wrap=True, highlight=False)
 
 
-def verdict_table(result: Result, title: str) -> Table:
-    """Per client: how often it was believed, and why not."""
+def verdict_table(result: Result, title: str, max_rows: int = 20) -> Table:
+    """Per client: how often it was believed, and why not; the least believed ones, if there are many."""
     reasons: dict[str, dict[str, int]] = defaultdict(dict)
     for (client, reason), count in result.verdicts.items():
         reasons[client][reason] = count
     table = Table(title=title)
     for column in ("client", "arrivals", "accepted", "rejected because"):
         table.add_column(column, justify="right" if column in {"arrivals", "accepted"} else "left")
-    for client, counts in sorted(reasons.items(), key=lambda item: _share_accepted(item[1])):
+    if len(reasons) > max_rows:
+        table.caption = f"and {len(reasons) - max_rows} more, believed more often"
+    for client, counts in sorted(reasons.items(), key=lambda item: _share_accepted(item[1]))[:max_rows]:
         rejected = ", ".join(f"{reason} {count}" for reason, count in counts.items() if reason not in GOOD)
         table.add_row(client, str(sum(counts.values())), f"{_share_accepted(counts):.0%}", rejected)
     return table
