@@ -46,7 +46,7 @@ class GapProducts:
             self._history.rebase(params)
             self._params, self._age = self._params[:0], 0
         if not np.array_equal(self._params, params) or not np.isfinite(self._products).all():
-            self._params, self._products = params, self._history.products(params)
+            self._params, self._products = params.copy(), self._history.products(params)
             self.num_exact += 1
         return self._products
 
