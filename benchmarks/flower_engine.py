@@ -38,7 +38,7 @@ def measured(run: Run) -> dict[str, Any]:
 
 def simulation(dim: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as directory, Simulation(Path(directory) / "flower") as engine:
-        config = {"dim": dim, "num-known": 0, "secureafl.min-nodes": NUM_CLIENTS, "phase-seconds": 20.0}
+        config = {"dim": dim, "num-known": 0, "secureafl.min-nodes": NUM_CLIENTS, "phase-seconds": 10.0}
         return measured(engine.run(APP, config, num_supernodes=NUM_CLIENTS, timeout=900.0))
 
 
@@ -46,7 +46,7 @@ def deployment(dim: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as directory, Deployment(Path(directory) / "flower") as engine:
         engine.start_nodes({index: {"delay": 0.0} for index in range(4)})
         config = {"dim": dim, "num-known": NUM_CLIENTS - 4, "secureafl.min-nodes": 4}
-        config |= {"phase-seconds": 60.0, "repeats": 2}
+        config |= {"phase-seconds": 45.0, "repeats": 1}
         return measured(engine.run(APP, config, timeout=900.0))
 
 
@@ -54,7 +54,7 @@ def slow_node() -> dict[str, Any]:
     """The pace of two nodes that take 3 s each, alone and beside one that takes 60 s."""
     with tempfile.TemporaryDirectory() as directory, Deployment(Path(directory) / "flower") as engine:
         engine.start_nodes({index: {"delay": 3.0} for index in range(2)})
-        config = {"dim": 1000, "num-known": 1, "secureafl.min-nodes": 2, "phase-seconds": 60.0, "repeats": 2}
+        config = {"dim": 1000, "num-known": 1, "secureafl.min-nodes": 2, "phase-seconds": 45.0, "repeats": 1}
         alone = measured(engine.run(APP, config, timeout=600.0))
         slow = engine.start_node(2, {"delay": 60.0})
         beside = measured(engine.run(APP, {**config, "slow-node": str(slow.node_id)}, timeout=900.0))
