@@ -55,7 +55,7 @@ def test_add_a_data_set(source: Path, tmp_path: Path, monkeypatch: pytest.Monkey
     names["write_shapes"](source)
     monkeypatch.setitem(DATASETS, "shapes", names["shapes"])
     cell = CellSettings(
-        dataset="shapes", source=str(source), architecture="small-cnn", num_clients=4, batch_size=16, rounds=150,
-        defense="asyncsgd", server_lr=0.1, partition="iid", evaluate_every=50,
+        dataset="shapes", source=str(source), architecture="small-cnn", num_clients=4, batch_size=16, rounds=400,
+        defense="asyncsgd", server_lr=0.03, partition="iid", evaluate_every=100,
     )  # fmt: skip
     assert run_cell(cell, tmp_path / "out")["final"]["ter"] < 0.2
