@@ -11,6 +11,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import ssl
 import subprocess
 import sys
@@ -29,6 +30,7 @@ from tests.end_to_end.child_processes import (
     HOST,
     Process,
     ProcessFailedError,
+    command_line,
     end_processes,
     find_processes,
     free_port,
@@ -140,9 +142,6 @@ class Engine:
         """Flower's word for where the run stands: `pending`, `starting`, `running`, `finished:*`."""
         return str(self._json("ls", self.connection, "--run-id", str(run_id))["runs"][0]["status"])
 
-    def stop_run(self, run_id: int) -> None:
-        self.flwr("stop", str(run_id), self.connection)
-
     def log_text(self, run_id: int) -> str:
         """What the ServerApp has printed and logged so far: it is in no file, only `flwr log` has it."""
         return self.flwr("log", str(run_id), self.connection, "--show")
@@ -235,6 +234,18 @@ class Deployment(Engine):
 
     def run(self, app: Path, run_config: Config, *, timeout: float, expect: str = "finished:completed") -> Run:
         return self.wait(self.submit(app, run_config), timeout=timeout, expect=expect)
+
+    def server_process(self) -> int | None:
+        """The pid of the ServerApp of the run that is going on."""
+        found = [pid for pid in self.processes() if "flwr-serverapp" in command_line(pid)]
+        return found[0] if found else None
+
+    def end_server(self) -> None:
+        """SIGTERM to the ServerApp."""
+        pid = self.server_process()
+        if pid is None:
+            raise ProcessFailedError(f"no ServerApp is running\n{tail(self.superlink_log)}")
+        os.kill(pid, signal.SIGTERM)
 
     def _launch(self, index: int, node_config: Config) -> Node:
         command = ["flower-supernode", "--superlink", f"{HOST}:{self.port}", "--port", str(free_port())]

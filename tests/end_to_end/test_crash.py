@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 from safetensors.numpy import load_file
-from tests.end_to_end.child_processes import command_line
 from tests.end_to_end.flower_processes import Config, Deployment
 
 from secureafl.server.journal import Entry, Event, Journal
@@ -23,14 +22,15 @@ ROOT = Path(__file__).parents[2]
 NUM_ARRIVALS = 120
 
 
-def start(run_dir: Path) -> subprocess.Popen[str]:
+def start(run_dir: Path, **env: str) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "tests.end_to_end.crash_worker", str(run_dir), str(NUM_ARRIVALS)]
-    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, cwd=ROOT, stdout=pipe, stderr=pipe, text=True, env={**os.environ, **env})
 
 
-def finish(run_dir: Path) -> str:
+def finish(run_dir: Path, **env: str) -> str:
     """The state a worker ends in when nobody disturbs it any more."""
-    out, err = start(run_dir).communicate(timeout=300)
+    out, err = start(run_dir, **env).communicate(timeout=300)
     assert "state " in out, err
     return out.split("state ")[1].strip()
 
@@ -58,6 +58,14 @@ def test_five_kills_change_nothing(tmp_path: Path) -> None:
     assert finish(tmp_path / "run") == undisturbed
 
 
+@pytest.mark.end_to_end
+def test_a_process_that_compiles_its_kernels_and_one_that_loads_them_agree(tmp_path: Path) -> None:
+    """Numba optimises a kernel once for use and once for its cache: sums must leave no order to its choice."""
+    cache = {"NUMBA_CACHE_DIR": str(tmp_path / "cache")}
+    compiled, loaded = finish(tmp_path / "first", **cache), finish(tmp_path / "second", **cache)
+    assert compiled == loaded == finish(tmp_path / "one-thread", **cache, NUMBA_NUM_THREADS="1")
+
+
 @pytest.mark.campaign
 def test_fifty_kills_change_nothing(tmp_path: Path) -> None:
     undisturbed = finish(tmp_path / "undisturbed")
@@ -83,12 +91,6 @@ def wait_for(condition: Callable[[], object], timeout: float) -> None:
         time.sleep(0.2)
 
 
-def server_process(deployment: Deployment) -> int | None:
-    """The pid of the ServerApp of the run that is going on."""
-    found = [pid for pid in deployment.processes() if "flwr-serverapp" in command_line(pid)]
-    return found[0] if found else None
-
-
 @pytest.mark.end_to_end
 def test_a_flower_server_killed_twice_loses_nothing(tmp_path: Path) -> None:
     crash_flower(tmp_path, 2)
@@ -110,10 +112,10 @@ def crash_flower(tmp_path: Path, num_kills: int) -> None:
             deployment.submit(app, {**config, "secureafl.resume": before > 0})
             wait_for(lambda count=before: len(arrivals(run_dir)) >= count + 2, 120.0)  # type: ignore[misc]
             time.sleep(rng.uniform(0.0, 3.0))
-            pid = server_process(deployment)
+            pid = deployment.server_process()
             assert pid is not None
             os.kill(pid, signal.SIGKILL)
-            wait_for(lambda: server_process(deployment) is None, 30.0)
+            wait_for(lambda: deployment.server_process() is None, 30.0)
         goal = len(arrivals(run_dir)) + 4
         deployment.run(app, {**config, "secureafl.resume": True, "secureafl.stop-after-updates": goal}, timeout=200.0)
     run = RecordedRun.open(run_dir)

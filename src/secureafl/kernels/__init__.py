@@ -2,7 +2,6 @@
 
 from secureafl.kernels import notice
 from secureafl.kernels.chunks import (
-    BLOCK,
     Chunks,
     estimates,
     gap_products,
@@ -11,6 +10,7 @@ from secureafl.kernels.chunks import (
 )
 from secureafl.kernels.fused import Step, fused_step
 from secureafl.kernels.order_statistics import Rule, coordinate_median, mean, trimmed_mean
+from secureafl.kernels.simd import BLOCK
 from secureafl.kernels.vectors import Change, change, dot
 
 notice.install()

@@ -22,11 +22,10 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 from numba.np.arrayobj import populate_array
 
+from secureafl.kernels.simd import BLOCK, add_products
 from secureafl.kernels.threads import spread
 from secureafl.types import Vector
 
-BLOCK = 64  # coordinates: four vectors of sixteen
-SUMS = {"reassoc", "contract", "nsz"}  # let reductions use vector units; NaN and inf keep their meaning
 NUM_PARTS = 16  # ranges of blocks whose sums are kept apart; fixed, so that threads do not change results
 
 Float = npt.NDArray[np.float64]
@@ -142,85 +141,69 @@ def estimates(chunks: Chunks, weights: Float, params: Vector, out: Vector) -> No
     _estimates(chunks, weights, params, out)
 
 
-@njit(error_model="numpy", fastmath=SUMS)
-def _dot(a, b):  # type: ignore[no-untyped-def]
-    total = 0.0
-    for x in range(BLOCK):
-        total += np.float64(a[x]) * np.float64(b[x])
-    return total
-
-
 @njit(parallel=True, cache=True, error_model="numpy")
 def _gap_products(chunks, params):  # type: ignore[no-untyped-def]
     n, r = chunks.scales.shape
     d = len(params)
     out = np.zeros((n, r), np.float64)
     for k in prange(n):
-        rows, gap = np.empty((r, BLOCK), np.float32), np.empty(BLOCK, np.float32)
+        rows, gap, sums = np.empty((r, BLOCK), np.float32), np.empty(BLOCK, np.float32), np.zeros((r, 8), np.float64)
         for block in range((d + BLOCK - 1) // BLOCK):
             first = block * BLOCK
             read_chunk(chunks, k, block, rows)
             _gap(chunks, params, first, min(BLOCK, d - first), rows[1], gap)
+            rows[1] = gap
             for j in range(r):
-                out[k, j] += _dot(gap if j == 1 else rows[j], gap)
+                add_products(sums[j].ctypes.data, rows[j].ctypes.data, gap.ctypes.data)
+        for j in range(r):
+            out[k, j] = sums[j].sum()
     return out
 
 
-@njit(parallel=True, cache=True, error_model="numpy", fastmath=SUMS)
+@njit(parallel=True, cache=True, error_model="numpy")
 def _moments(chunks, params):  # type: ignore[no-untyped-def]
     r, d = chunks.scales.shape[1], len(params)
     num_blocks = (d + BLOCK - 1) // BLOCK
     out = np.zeros((NUM_PARTS, r, r), np.float64)
     for part in prange(NUM_PARTS):
-        rows, wide, gap = np.empty((r, BLOCK), np.float32), np.empty((r, BLOCK)), np.empty(BLOCK, np.float32)
-        sums = np.zeros((r, r), np.float64)
+        rows, gap = np.empty((r, BLOCK), np.float32), np.empty(BLOCK, np.float32)
+        sums = np.zeros((r, r, 8), np.float64)
         for block in range(num_blocks * part // NUM_PARTS, num_blocks * (part + 1) // NUM_PARTS):
             first = block * BLOCK
             read_chunk(chunks, 0, block, rows)
             _gap(chunks, params, first, min(BLOCK, d - first), rows[1], gap)
-            for i in range(r):
-                for x in range(BLOCK):
-                    wide[i, x] = gap[x] if i == 1 else rows[i, x]
+            rows[1] = gap
             for i in range(r):
                 for j in range(i + 1):
-                    total = 0.0
-                    for x in range(BLOCK):
-                        total += wide[i, x] * wide[j, x]
-                    sums[i, j] += total
+                    add_products(sums[i, j].ctypes.data, rows[i].ctypes.data, rows[j].ctypes.data)
         for i in range(r):
             for j in range(r):
-                out[part, i, j] = sums[max(i, j), min(i, j)]
+                out[part, i, j] = sums[max(i, j), min(i, j)].sum()
     return out
 
 
-@njit(parallel=True, cache=True, error_model="numpy", fastmath=SUMS)
+@njit(parallel=True, cache=True, error_model="numpy")
 def _row_products(chunks, a, b):  # type: ignore[no-untyped-def]
     r, d = chunks.scales.shape[1], len(a)
     num_blocks = (d + BLOCK - 1) // BLOCK
     out = np.zeros((NUM_PARTS, 2, r), np.float64)
     for part in prange(NUM_PARTS):
-        wide_a, wide_b = np.zeros(BLOCK, np.float64), np.zeros(BLOCK, np.float64)
-        sums = np.zeros((2, r), np.float64)
+        rows, sums = np.empty((r, BLOCK), np.float32), np.zeros((2, r, 8), np.float64)
+        both = np.zeros((2, BLOCK), np.float32)
         for block in range(num_blocks * part // NUM_PARTS, num_blocks * (part + 1) // NUM_PARTS):
             first = block * BLOCK
             width = min(BLOCK, d - first)
             for x in range(width):
-                wide_a[x], wide_b[x] = a[first + x], b[first + x]
-            for x in range(width, BLOCK):
-                wide_a[x], wide_b[x] = 0.0, 0.0
-            at = chunks.at[0] + block * chunks.block_bytes
+                both[0, x], both[1, x] = a[first + x], b[first + x]
+            both[:, width:] = 0.0
+            read_chunk(chunks, 0, block, rows)
+            for i in range(2):
+                for j in range(r):
+                    if j != 1:
+                        add_products(sums[i, j].ctypes.data, rows[j].ctypes.data, both[i].ctypes.data)
+        for i in range(2):
             for j in range(r):
-                if j != 1:
-                    with_a, with_b = 0.0, 0.0
-                    for x in range(BLOCK):
-                        value = np.float64(stored(at, j * BLOCK + x, chunks.kind))
-                        with_a += value * wide_a[x]
-                        with_b += value * wide_b[x]
-                    sums[0, j] += with_a
-                    sums[1, j] += with_b
-        for j in range(r):
-            out[part, 0, j] = sums[0, j] * chunks.scales[0, j]
-            out[part, 1, j] = sums[1, j] * chunks.scales[0, j]
+                out[part, i, j] = sums[i, j].sum()
     return out
 
 

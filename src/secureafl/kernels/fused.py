@@ -15,8 +15,9 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit, prange
 
-from secureafl.kernels.chunks import BLOCK, Chunks, Float
+from secureafl.kernels.chunks import Chunks, Float
 from secureafl.kernels.order_statistics import LINE, MAX_NETWORK, Rule, average, line_up, tile_pitch
+from secureafl.kernels.simd import BLOCK, add_products
 from secureafl.kernels.threads import spread
 from secureafl.kernels.tiles import accumulate, combine, exchange, prefetch, select_middle
 from secureafl.types import Vector
@@ -113,7 +114,7 @@ def _fused_step(  # type: ignore[no-untyped-def]
         wide = np.empty(width, np.float64)
         tile_at, here_at, moved_at = tile.ctypes.data, here.ctypes.data, moved.ctypes.data
         sums = np.zeros((n, r, 8), np.float64)
-        total = 0.0
+        squared = np.zeros(8, np.float64)
         last_tile = num_tiles * (group + 1) // num_groups
         for t in range(num_tiles * group // num_groups, last_tile):
             first = t * width
@@ -151,8 +152,9 @@ def _fused_step(  # type: ignore[no-untyped-def]
                 after = before - server_lr * out[x]  # rounded twice, as the machine does it
                 direction[first + x], ahead[first + x] = out[x], after
                 moved[x] = after - before
-            for x in range(used):
-                total += np.float64(moved[x]) * np.float64(moved[x])
+            for part in range(parts):
+                moved_part = moved_at + part * 4 * BLOCK
+                add_products(squared.ctypes.data, moved_part, moved_part)
             for k in range(n):
                 _prefetch(chunks, k, k + 1, (t + 1) * parts, next_blocks)
                 accumulate(
@@ -169,4 +171,4 @@ def _fused_step(  # type: ignore[no-untyped-def]
         for k in range(n):
             for j in range(r):
                 products[group, k, j] = sums[k, j].sum()
-        squares[group] = total
+        squares[group] = squared.sum()

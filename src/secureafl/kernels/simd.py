@@ -20,6 +20,7 @@ from numba.extending import intrinsic, models, register_model
 
 NUM_LANES = 16
 VECTOR_BYTES = 4 * NUM_LANES
+BLOCK = 64  # coordinates that are taken together: four vectors
 
 _F32, _F64, _I32 = ir.FloatType(), ir.DoubleType(), ir.IntType(32)
 _VECTOR = ir.VectorType(_F32, NUM_LANES)
@@ -142,6 +143,36 @@ def add_wide(typingctx, address, values):  # type: ignore[no-untyped-def]
         return context.get_dummy_value()
 
     return types.void(types.intp, _lanes), emit
+
+
+@instruction
+def add_products(typingctx, address, a, b):  # type: ignore[no-untyped-def]
+    """Multiply the BLOCK floats at `a` and `b` and add them, lane by lane, to the eight float64 at an address.
+
+    The products are exact in float64 and the order of the sums is spelled out: a compiler that is left to reorder a
+    sum may do so differently each time it compiles it, and a run resumed by another process would part from itself.
+    """
+
+    def emit(context, builder, signature, args):  # type: ignore[no-untyped-def]
+        part = ir.VectorType(_F32, NUM_LANES // 2)
+
+        def product(index: int) -> Any:
+            offset = ir.Constant(args[1].type, index * VECTOR_BYTES // 2)
+            x, y = (
+                builder.fpext(builder.load(_pointer(builder, builder.add(at, offset), part), align=4, typ=part), _WIDE)
+                for at in args[1:]
+            )
+            return builder.fmul(x, y)
+
+        place = _pointer(builder, args[0], _WIDE)
+        even, odd = builder.load(place, align=8, typ=_WIDE), product(1)
+        for index in range(0, 2 * BLOCK // NUM_LANES, 2):
+            even = builder.fadd(even, product(index))
+            odd = builder.fadd(odd, product(index + 1)) if index else odd
+        builder.store(builder.fadd(even, odd), place, align=8)
+        return context.get_dummy_value()
+
+    return types.void(types.intp, types.intp, types.intp), emit
 
 
 def _fma(builder: Any, a: Any, b: Any, c: Any) -> Any:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from secureafl.kernels.chunks import BLOCK, array_at, stored
+from secureafl.kernels.chunks import array_at, stored
+from secureafl.kernels.simd import BLOCK
 
 F32, F64 = np.float32(0), np.float64(0)
 

@@ -7,9 +7,8 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
+from secureafl.kernels.simd import BLOCK, add_products
 from secureafl.types import Vector
-
-SUMS = {"reassoc", "contract", "nsz"}  # let reductions use vector units; NaN and inf keep their meaning
 
 
 class Change(NamedTuple):
@@ -30,26 +29,42 @@ class Change(NamedTuple):
 def change(delta: Vector, last_delta: Vector, base: Vector, last_base: Vector) -> Change:
     y, s = np.empty_like(delta), np.empty_like(base)
     yy, ss, sy = _change(delta, last_delta, base, last_base, y, s)
-    return Change(y, s, float(np.sqrt(yy)), float(np.sqrt(ss)), sy)
+    return Change(y, s, float(np.sqrt(yy)), float(np.sqrt(ss)), float(sy))
 
 
-@njit(cache=True, error_model="numpy", fastmath=SUMS)
-def dot(a, b):  # type: ignore[no-untyped-def]
+def dot(a: Vector, b: Vector) -> float:
     """Inner product."""
-    total = 0.0
-    for x in range(len(a)):
-        total += np.float64(a[x]) * np.float64(b[x])
-    return total
+    return float(_dot(np.ascontiguousarray(a), np.ascontiguousarray(b)))
 
 
-@njit(cache=True, error_model="numpy", fastmath=SUMS)
+@njit(cache=True, error_model="numpy")
+def _dot(a, b):  # type: ignore[no-untyped-def]
+    sums = np.zeros(8, np.float64)
+    whole = len(a) // BLOCK * BLOCK
+    for first in range(0, whole, BLOCK):
+        add_products(sums.ctypes.data, a.ctypes.data + 4 * first, b.ctypes.data + 4 * first)
+    for x in range(whole, len(a)):
+        sums[x % 8] += np.float64(a[x]) * np.float64(b[x])
+    return sums.sum()
+
+
+@njit(cache=True, error_model="numpy")
 def _change(delta, last_delta, base, last_base, y, s):  # type: ignore[no-untyped-def]
-    yy = ss = sy = 0.0
-    for x in range(len(delta)):
-        up = np.float64(delta[x]) - np.float64(last_delta[x])
-        across = np.float64(base[x]) - np.float64(last_base[x])
-        y[x], s[x] = up, across
-        yy += up * up
-        ss += across * across
-        sy += up * across
-    return yy, ss, sy
+    sums = np.zeros((3, 8), np.float64)
+    sums_at, y_at, s_at = sums.ctypes.data, y.ctypes.data, s.ctypes.data
+    whole = len(delta) // BLOCK * BLOCK
+    for first in range(0, whole, BLOCK):
+        for x in range(first, first + BLOCK):
+            y[x] = delta[x] - last_delta[x]
+            s[x] = base[x] - last_base[x]
+        add_products(sums_at, y_at + 4 * first, y_at + 4 * first)
+        add_products(sums_at + 64, s_at + 4 * first, s_at + 4 * first)
+        add_products(sums_at + 128, s_at + 4 * first, y_at + 4 * first)
+    for x in range(whole, len(delta)):
+        y[x] = delta[x] - last_delta[x]
+        s[x] = base[x] - last_base[x]
+        up, across = np.float64(y[x]), np.float64(s[x])
+        sums[0, x % 8] += up * up
+        sums[1, x % 8] += across * across
+        sums[2, x % 8] += across * up
+    return sums[0].sum(), sums[1].sum(), sums[2].sum()
