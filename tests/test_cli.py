@@ -76,6 +76,22 @@ def test_replay_compares_two_defenses(tmp_path: Path) -> None:
     assert "The two models ended" in result.output
 
 
+def test_replay_scores_both_models_with_a_function_of_the_users(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record(tmp_path / "run", 60).journal.close()
+    (tmp_path / "my_scores.py").write_text("def size(params):\n    return {'size': float(abs(params).sum())}\n")
+    monkeypatch.chdir(tmp_path)
+    arguments = ["replay", "run", "--defense", "asyncsgd", "--evaluate", "my_scores:size", "--evaluate-every", "30"]
+    result = runner.invoke(app, arguments)
+    assert result.exit_code == 0, result.output
+    assert "size then" in result.output
+    assert [line for line in result.output.splitlines() if line.startswith("│ 60")]
+    missing = runner.invoke(app, ["replay", "run", "--evaluate", "my_scores:nothing"])
+    assert missing.exit_code == 2
+    assert "has no attribute 'nothing'" in missing.output
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import importlib
 import inspect
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
@@ -24,6 +25,7 @@ from secureafl.server import eject as ejecting
 from secureafl.server.recorded import RecordedRun
 from secureafl.server.replay import compare
 from secureafl.settings import nearest
+from secureafl.types import Vector
 
 app = typer.Typer(
     name="secureafl",
@@ -103,12 +105,20 @@ def replay(
     changes: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a setting of the defense.")
     ] = None,
+    evaluate: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODULE:FUNCTION", help="Score both models on the way: takes the flat parameters, returns metrics."
+        ),
+    ] = None,
+    evaluate_every: Annotated[int, typer.Option(min=1, help="Arrivals between two scores.")] = 100,
 ) -> None:
     """Judge a recorded run again under another defense or setting, and show what would have changed."""
     recorded = _open(run)
     with _one_clear_line():
         machine = recorded.machine(defense=defense, changes=_parse_changes(changes or []))
-        found = compare(recorded, machine)
+        scorer = _import(evaluate) if evaluate is not None else None
+        found = compare(recorded, machine, evaluate=scorer, evaluate_every=evaluate_every)
     table = Table(
         title=f"{run}: {found.num_arrivals} arrivals, {recorded.facts['defense']} then, "
         f"{defense or recorded.facts['defense']} now"
@@ -123,6 +133,8 @@ def replay(
     console.print(table)
     for (before, after), count in found.changed.most_common():
         console.print(f"{count} arrivals: {before} then, {after} now", highlight=False)
+    if found.scores:
+        console.print(_scores_table(found.scores))
     if found.distances:
         console.print(f"The two models ended {found.distances[-1]:.4g} apart; at most {max(found.distances):.4g}.")
 
@@ -173,10 +185,45 @@ def _parse_changes(pairs: list[str]) -> dict[str, Any]:
     return changes
 
 
+def _import(name: str) -> Callable[[Vector], Mapping[str, float]]:
+    """The function that `module:function` names; modules in the present folder are found too."""
+    module, colon, function = name.partition(":")
+    sys.path.insert(0, str(Path.cwd()))
+    try:
+        found = getattr(importlib.import_module(module), function) if colon else None
+    except (ImportError, AttributeError) as error:
+        _fail(f"--evaluate {name}: {error}")
+    if not callable(found):
+        _fail(f"--evaluate takes MODULE:FUNCTION, not {name!r}")
+    return found  # type: ignore[no-any-return]
+
+
+def _scores_table(scores: list[tuple[int, Mapping[str, float], Mapping[str, float]]]) -> Table:
+    table = Table("arrivals", title="Scores, then and now")
+    metrics = list(scores[0][1])
+    for metric in metrics:
+        table.add_column(f"{metric} then", justify="right")
+        table.add_column(f"{metric} now", justify="right")
+    for version, then, now in scores:
+        table.add_row(str(version), *(f"{side[metric]:.4f}" for metric in metrics for side in (then, now)))
+    return table
+
+
 def _audit_table(run: Path, records: list[auditing.ClientRecord]) -> Table:
     table = Table(title=str(run))
-    for column in ("client", "arrivals", "accepted", "rejected because", "factor 10/50/90%", "staleness", "other"):
-        table.add_column(column, justify="right" if column in {"arrivals", "accepted", "staleness"} else "left")
+    texts = {"client", "rejected because", "factor 10/50/90%", "other"}
+    for column in (
+        "client",
+        "arrivals",
+        "accepted",
+        "rejected because",
+        "factor 10/50/90%",
+        "staleness",
+        "last seen",
+        "influence",
+        "other",
+    ):
+        table.add_column(column, justify="left" if column in texts else "right")
     for record in records:
         summary = record.summary()
         factors = [summary[f"lipschitz factor {share}%"] for share in (10, 50, 90)]
@@ -187,6 +234,8 @@ def _audit_table(run: Path, records: list[auditing.ClientRecord]) -> Table:
             ", ".join(f"{reason} {count}" for reason, count in record.rejected.items()),
             "" if factors[0] is None else " / ".join(f"{factor:.3g}" for factor in factors),
             "" if summary["staleness"] is None else f"{summary['staleness']:.1f}",
+            f"{record.last_seen:.0f} s",
+            "" if record.influence is None else f"{record.influence:.1%}",
             ", ".join(f"{event} {count}" for event, count in record.troubles.items() if count),
         )
     return table

@@ -51,6 +51,7 @@ class Reason(StrEnum):
     MALFORMED = "malformed"
     BAD_SIGNATURE = "bad-signature"
     UNSOLICITED = "unsolicited"
+    TICKET_CLOSED = "ticket-closed"
     TOO_STALE = "too-stale"
     MODEL_OVERFLOW = "model-overflow"
 
@@ -61,6 +62,20 @@ class Reason(StrEnum):
     AGAINST_REFERENCE = "against-reference"
     FAR_FROM_REFERENCE = "far-from-reference"
     TOO_UNCERTAIN = "too-uncertain"
+
+
+REFUSALS = frozenset(
+    {
+        Reason.NOT_FINITE,
+        Reason.TOO_LARGE,
+        Reason.WRONG_SHAPE,
+        Reason.WRONG_DTYPE,
+        Reason.WRONG_NAMES,
+        Reason.MALFORMED,
+        Reason.BAD_SIGNATURE,
+    }
+)
+"""Answers that no defense could judge: no working client sends one."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

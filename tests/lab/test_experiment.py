@@ -9,6 +9,9 @@ from tests.lab.tiny import tiny_cell
 
 from secureafl.lab.attacks import ATTACKS
 from secureafl.lab.experiment import RunSettings, Status, read_result, run_cell
+from secureafl.server.audit import client_records
+from secureafl.server.recorded import RecordedRun
+from secureafl.server.run import repeat
 
 REPRODUCIBLE = ("cell", "settings", "final", "last", "detection", "reasons", "lipschitz", "malicious", "digests")
 
@@ -86,3 +89,20 @@ def test_a_finished_cell_is_not_run_again(tiny_source: Path, tmp_path: Path) -> 
     cell = tiny_cell(tiny_source)
     first = run_cell(cell, tmp_path)
     assert run_cell(cell, tmp_path, cut_at(1)) == first
+
+
+@pytest.mark.parametrize("protocol", ["paper", "virtual-time"])
+def test_a_recorded_cell_has_the_same_result_and_a_journal_to_audit(
+    protocol: str, tiny_source: Path, tmp_path: Path
+) -> None:
+    cell = tiny_cell(tiny_source, attack="gaussian", protocol=protocol)
+    plain = run_cell(cell, tmp_path / "plain")
+    recorded = run_cell(cell, tmp_path / "recorded", run=RunSettings(record=tmp_path / "run"))
+    assert same_part(plain) == same_part(recorded)
+    run = RecordedRun.open(tmp_path / "run")
+    machine = run.machine()
+    for entry in run.journal.entries(payloads=True):
+        repeat(machine, entry, "replay")  # checks the model's hash at every arrival
+    assert machine.model.version == cell.rounds
+    assert sum(record.arrivals for record in client_records(run)) == cell.rounds
+    run.journal.close()

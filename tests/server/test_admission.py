@@ -30,3 +30,9 @@ def test_values_beyond_float32_become_infinite_for_the_defense_to_refuse() -> No
     update = admit({**ANSWER, "b": np.array([1e300])}, LAYOUT, BASE, "delta")
     assert isinstance(update, np.ndarray)
     assert np.isinf(update[2])
+
+
+def test_denormal_numbers_become_zero() -> None:
+    update = admit({"w": np.array([1e-40, -1e-39]), "b": np.array([2e-38])}, LAYOUT, BASE, "delta")
+    assert isinstance(update, np.ndarray)
+    assert update.tolist() == [0.0, 0.0, np.float32(2e-38)]

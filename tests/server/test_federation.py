@@ -1,5 +1,6 @@
 import threading
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -72,17 +73,40 @@ def test_an_answer_that_is_no_update_is_an_arrival_with_a_reason() -> None:
     run.close()
 
 
-def test_an_answer_after_giving_up_is_unsolicited_and_moves_nothing() -> None:
+def test_an_answer_after_giving_up_is_refused_and_moves_nothing() -> None:
     run = federation(stop_after_seconds=0.3)
     assignment = run.assign("a")
     assert assignment is not None
     run.give_up(assignment, Event.EXPIRED, "too slow")
     done = run.deliver(assignment, step(9.0))
     result = run.run()
-    assert done.result().reason == Reason.UNSOLICITED
+    assert done.result().reason == Reason.TICKET_CLOSED
     assert result.version == 0
     assert [row.reason for row in run.journal.entries(Event.EXPIRED)] == ["too slow"]
     run.close()
+
+
+def test_a_client_that_sends_nothing_but_garbage_is_quarantined_also_after_a_restart(tmp_path: Path) -> None:
+    run = federation(stop_after_updates=7, max_refusals=3, run_dir=tmp_path)
+    thread, _ = in_background(run)
+    answers = [Reason.MALFORMED, Reason.MALFORMED, step(1.0), Reason.MALFORMED, Reason.WRONG_SHAPE, Reason.MALFORMED]
+    for answer in answers:  # a good answer in between begins the row anew
+        assignment = run.assign("bad")
+        assert assignment is not None
+        run.deliver(assignment, answer).result(timeout=5)
+    assert run.assign("bad") is None
+    good = run.assign("good")
+    assert good is not None
+    run.deliver(good, step(1.0)).result(timeout=5)
+    thread.join(5)
+    assert [(row.client, row.reason) for row in run.journal.entries(Event.QUARANTINED)] == [
+        ("bad", "3 refusals in a row")
+    ]
+    run.close()
+    again = federation(max_refusals=3, run_dir=tmp_path, resume=True)
+    assert again.quarantined("bad")
+    assert not again.quarantined("good")
+    again.close()
 
 
 def test_stop_ends_the_run_and_no_more_work_is_given() -> None:

@@ -50,9 +50,9 @@ def test_an_answer_to_no_open_ticket_counts_as_nothing() -> None:
     server = machine()
     ticket = server.issue(A)
     server.receive(ticket.number, vector(1, 1))
-    for number in (ticket.number, 99, -1):
+    for number, reason in ((ticket.number, Reason.TICKET_CLOSED), (99, Reason.UNSOLICITED), (-1, Reason.UNSOLICITED)):
         before = server.model
-        assert server.receive(number, vector(1, 1)).reason == Reason.UNSOLICITED
+        assert server.receive(number, vector(1, 1)).reason == reason
         assert server.model is before
 
 
@@ -62,7 +62,7 @@ def test_a_withdrawn_ticket_is_no_longer_open() -> None:
     server.withdraw(ticket.number)
     server.withdraw(ticket.number)
     assert server.open_tickets == []
-    assert server.receive(ticket.number, vector(1, 1)).reason == Reason.UNSOLICITED
+    assert server.receive(ticket.number, vector(1, 1)).reason == Reason.TICKET_CLOSED
 
 
 def test_too_stale_an_answer_is_refused_and_its_model_was_dropped_before() -> None:

@@ -29,9 +29,9 @@ class Nothing:
         """Nothing to load."""
 
 
-def warmed_up(dim: int, num_known: int) -> SecureAFL:
+def warmed_up(dim: int, num_known: int, server_lr: float) -> SecureAFL:
     """SecureAFL that already knows `num_known` clients with full histories, so that each step costs what it will."""
-    defense, rng = SecureAFL(dim), np.random.default_rng(0)
+    defense, rng = SecureAFL(dim, server_lr=server_lr), np.random.default_rng(0)
     params = np.zeros(dim, np.float32)
     for version in range(5 * num_known):
         model = Model(version, params)
@@ -39,7 +39,7 @@ def warmed_up(dim: int, num_known: int) -> SecureAFL:
         client = ClientId(FIRST_STRANGER + version % num_known)
         verdict = defense.step(Update(client, model, params - 1 + np.float32(0.1) * noise), model)
         assert verdict.direction is not None
-        params = params - np.float32(0.01) * verdict.direction
+        params = params - np.float32(server_lr) * verdict.direction
     return defense
 
 
@@ -48,8 +48,8 @@ def main(grid: Grid, context: Context) -> None:
     config = context.run_config
     dim, seconds = int(config["dim"]), float(config["phase-seconds"])
     model = {"w": np.zeros(dim, np.float32)}
-    steps = {"bare": Nothing(), "secureafl": warmed_up(dim, int(config["num-known"]))}
     settings = read_run_config(config, stop_after_seconds=seconds, progress_seconds=seconds)
+    steps = {"bare": Nothing(), "secureafl": warmed_up(dim, int(config["num-known"]), settings.server_lr)}
     rates: dict[str, list[float]] = {name: [] for name in steps}
     per_client: list[Counter[str]] = []
     for repeat in range(int(config["repeats"]) + 1):

@@ -161,6 +161,12 @@ class SecureAFL:
         weights = self._weights(self.history.correction(client, params))
         return self.history.estimate(client, weights[0], params)
 
+    def estimates(self, params: Vector) -> Vector:
+        """(n, d): what every known client would have sent for `params`, in the order of `history.clients`."""
+        out = np.empty((len(self.history), self._dim), np.float32)
+        self.history.estimates(self._weights(self.history.corrections(params)), params, out)
+        return out
+
     def state_dict(self) -> StateDict:
         return {
             **scoped("log", self.log.state_dict()),

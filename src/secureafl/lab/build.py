@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
@@ -15,6 +16,7 @@ from secureafl.lab.attacks.base import Batch
 from secureafl.lab.cell import CellSettings
 from secureafl.lab.data import Dataset, Trigger, load, partition
 from secureafl.lab.protocols import ArrivalProtocol, PaperProtocol, VirtualTimeProtocol, VirtualTimeSettings
+from secureafl.lab.recorder import Recorder
 from secureafl.lab.simulate import Attacker, ClientData, Simulation
 from secureafl.lab.streams import stream
 from secureafl.lab.task import Task
@@ -34,10 +36,16 @@ class Laboratory:
     trigger: Trigger
     malicious: frozenset[ClientId]
     simulation: Simulation
+    recorder: Recorder | None
 
 
-def build(settings: CellSettings, clock: Callable[[], float] = time.perf_counter) -> Laboratory:
-    """Load the data, deal them, and put clients, attackers and server in their places."""
+def build(
+    settings: CellSettings, clock: Callable[[], float] = time.perf_counter, record: Path | None = None
+) -> Laboratory:
+    """Load the data, deal them, and put clients, attackers and server in their places.
+
+    record  folder for a journal of the run, as a deployed federation keeps one
+    """
     dataset = load(settings.dataset, settings.source, settings.labels)
     task = Task(settings.architecture, dataset.num_classes, dataset.image_shape)
     shards = deal(settings, dataset)
@@ -45,16 +53,19 @@ def build(settings: CellSettings, clock: Callable[[], float] = time.perf_counter
     trigger = Trigger.draw(dataset.image_shape[0], stream(settings.seed, "trigger"))
     data = ClientData(dataset.train_x, dataset.train_y, shards, settings.batch_size)
     protocol = make_protocol(settings)
+    machine = make_machine(settings, task, data, protocol)
+    recorder = Recorder(machine, settings, record) if record is not None else None
     simulation = Simulation(
         task=task,
         data=data,
-        machine=make_machine(settings, task, data, protocol),
+        machine=machine,
+        server=recorder,
         protocol=protocol,
         seed=settings.seed,
         attacker=make_attacker(settings, malicious, trigger),
         clock=clock,
     )
-    return Laboratory(settings, dataset, task, trigger, malicious, simulation)
+    return Laboratory(settings, dataset, task, trigger, malicious, simulation, recorder)
 
 
 def deal(settings: CellSettings, dataset: Dataset) -> list[Indices]:

@@ -57,6 +57,9 @@ def run(
     source: Annotated[str | None, typer.Option(help="A directory of data sets, or `hub`.")] = None,
     settings: Set = None,
     snapshot_rounds: SnapshotRounds = 2000,
+    record: Annotated[
+        Path | None, typer.Option(help="Also keep a journal here, for `secureafl audit`, `replay` and `eject`.")
+    ] = None,
     out: Out = OUT,
 ) -> None:
     """Run one experiment; end with a table and a picture."""
@@ -73,9 +76,11 @@ def run(
         values = {"dataset": dataset, "defense": defense, "attack": attack, "seed": seed, **chosen}
         cell = CellSettings(**_with_overrides(values, settings))
         key, store = cell.cell_id(), out / "cells"
+        if record is not None and (store / key / RESULT).exists():
+            raise SettingsError(f"{out} already holds this experiment: record it with another --out")
         if not (store / key / RESULT).exists():
             with CellProgress(console, f"{cell.defense} x {cell.attack}", cell.rounds) as progress:
-                options = RunSettings(snapshot_rounds=snapshot_rounds)
+                options = RunSettings(snapshot_rounds=snapshot_rounds, record=record.absolute() if record else None)
                 failures = run_cells({key: cell}, store, jobs=1, run=options, observer=progress)
             if failures:
                 raise SecureAFLError(failures[key])

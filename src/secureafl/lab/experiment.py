@@ -41,6 +41,9 @@ class RunSettings(Settings):
     """Rounds between two snapshots. One of SecureAFL with 50 clients and the paper's CNN takes 250 MB."""
     snapshot_seconds: float = Field(600.0, gt=0.0)
     """Time between two snapshots, for cells whose rounds are slow."""
+    record: Path | None = None
+    """Folder for a journal of the run, which `secureafl audit`, `replay` and `eject` read. A recorded cell that was
+    killed begins anew, with an empty folder."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,9 +98,9 @@ class _Run:
         self._directory = directory
         self._run = run
         self._clock = clock
-        self._lab: Laboratory = build(settings)
+        self._lab: Laboratory = build(settings, record=run.record)
         self._evaluations: list[Evaluation] = []
-        if (directory / SNAPSHOT).exists():
+        if (directory / SNAPSHOT).exists() and run.record is None:
             self._resume()
         self._resumed_at = self._done
 
@@ -116,11 +119,13 @@ class _Run:
             if done % self._settings.evaluate_every == 0 or done == self._settings.rounds:
                 self._evaluate()
             due = done - saved_at >= self._run.snapshot_rounds or now - saved >= self._run.snapshot_seconds
-            if due and done < self._settings.rounds:
+            if due and done < self._settings.rounds and self._lab.recorder is None:
                 self._save()
                 saved, saved_at = self._clock(), done
             latest = self._evaluations[-1].metrics
             progress(Status(done, self._settings.rounds, now - began, self._resumed_at, latest))
+        if self._lab.recorder is not None:
+            self._lab.recorder.close()
         finish(self._lab, self._evaluations, self._directory, resumed_at=self._resumed_at)
         (self._directory / SNAPSHOT).unlink(missing_ok=True)
 

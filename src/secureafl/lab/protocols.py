@@ -1,6 +1,6 @@
 """Who answers next, and for which model: the paper's random protocol, and one in virtual time.
 
-Both only issue and pick tickets of a `Machine`; what is uploaded is not their business. No draw depends on the defense
+Both only issue and pick tickets of a server; what is uploaded is not their business. No draw depends on the defense
 or the attack, so runs that differ only in those see the same arrivals.
 """
 
@@ -16,12 +16,23 @@ from pydantic import Field
 
 from secureafl.errors import SecureAFLError
 from secureafl.lab.streams import stream
-from secureafl.server import Machine, Ticket
+from secureafl.server import Ticket
 from secureafl.settings import Settings
-from secureafl.types import Array, ClientId, StateDict
+from secureafl.types import Array, ClientId, Model, StateDict, Vector, Verdict
 
 DRAWN_AT_ONCE = 1024
 """Rounds whose draws the paper's protocol makes together."""
+
+
+class Server(Protocol):
+    """What a protocol needs of the machine: the machine itself, or someone who writes down what it is asked."""
+
+    @property
+    def model(self) -> Model: ...
+    def ticket(self, number: int) -> Ticket | None: ...
+    def issue(self, client: ClientId, version: int | None = None) -> Ticket: ...
+    def withdraw(self, number: int) -> None: ...
+    def receive(self, number: int, delta: Vector) -> Verdict: ...
 
 
 class ArrivalProtocol(Protocol):
@@ -31,7 +42,7 @@ class ArrivalProtocol(Protocol):
     def keep_recent(self) -> int:
         """Past versions the machine must keep for this protocol."""
 
-    def next(self, machine: Machine) -> Ticket:
+    def next(self, server: Server) -> Ticket:
         """The ticket whose answer arrives now."""
 
     def state_dict(self) -> StateDict:
@@ -60,15 +71,15 @@ class PaperProtocol:
     def keep_recent(self) -> int:
         return self._max_delay
 
-    def next(self, machine: Machine) -> Ticket:
-        present = machine.model.version
+    def next(self, server: Server) -> Ticket:
+        present = server.model.version
         block, place = divmod(present, DRAWN_AT_ONCE)
         if block != self._block:
             self._block = block
             self._clients = stream(self._seed, "select", block).integers(self._num_clients, size=DRAWN_AT_ONCE).tolist()
             self._delays = stream(self._seed, "delay", block).random(DRAWN_AT_ONCE).tolist()
         num_versions = min(present, self._max_delay) + 1
-        return machine.issue(ClientId(self._clients[place]), present - int(self._delays[place] * num_versions))
+        return server.issue(ClientId(self._clients[place]), present - int(self._delays[place] * num_versions))
 
     def state_dict(self) -> StateDict:
         return {}
@@ -148,20 +159,20 @@ class VirtualTimeProtocol:
         """The virtual clock."""
         return self._now
 
-    def next(self, machine: Machine) -> Ticket:
+    def next(self, server: Server) -> Ticket:
         if self._idle != NOBODY:
-            self._dispatch(self._idle, machine)
+            self._dispatch(self._idle, server)
             self._idle = NOBODY
         while True:
             event = heapq.heappop(self._events)
             self._now = event.time
             if event.kind == ANSWERS:
                 self._idle = event.client
-                return _open_ticket(machine, event.ticket)
+                return _open_ticket(server, event.ticket)
             if event.kind == COMES:
-                self._dispatch(event.client, machine)
+                self._dispatch(event.client, server)
             else:
-                machine.withdraw(event.ticket)
+                server.withdraw(event.ticket)
                 absence = stream(self._seed, f"absence/{event.client}", self._num_jobs[event.client])
                 back = self._now + float(absence.exponential(self._settings.dropout_absence))
                 self._schedule(back, event.client, COMES)
@@ -183,9 +194,9 @@ class VirtualTimeProtocol:
         self._events = [_Event(time, *row) for time, row in zip(times, rows, strict=True)]
         heapq.heapify(self._events)
 
-    def _dispatch(self, client: int, machine: Machine) -> None:
+    def _dispatch(self, client: int, server: Server) -> None:
         """Give the client the present model; it will answer, or vanish on the way."""
-        ticket = machine.issue(ClientId(client))
+        ticket = server.issue(ClientId(client))
         job = stream(self._seed, f"job/{client}", self._num_jobs[client])
         self._num_jobs[client] += 1
         sigma = self._settings.jitter
@@ -218,8 +229,8 @@ def draw_durations(num_clients: int, settings: VirtualTimeSettings, seed: int) -
     return [float(value) for value in drawn]
 
 
-def _open_ticket(machine: Machine, number: int) -> Ticket:
-    for ticket in machine.open_tickets:
-        if ticket.number == number:
-            return ticket
-    raise SecureAFLError(f"ticket {number} is not open; protocol and machine do not belong together")
+def _open_ticket(server: Server, number: int) -> Ticket:
+    ticket = server.ticket(number)
+    if ticket is None:
+        raise SecureAFLError(f"ticket {number} is not open; protocol and machine do not belong together")
+    return ticket

@@ -20,7 +20,7 @@ import numpy.typing as npt
 from secureafl.defenses import SecureAFL
 from secureafl.defenses.base import scoped, unscoped
 from secureafl.lab.attacks.base import Attack, Batch, Task, Trigger, View
-from secureafl.lab.protocols import ArrivalProtocol
+from secureafl.lab.protocols import ArrivalProtocol, Server
 from secureafl.lab.streams import stream
 from secureafl.lab.trace import Trace
 from secureafl.lab.types import Indices
@@ -72,7 +72,7 @@ class Stopwatch:
 
 
 class Simulation:
-    """Advances by one arrival per `step`."""
+    """Advances by one arrival per `step`. `server` takes the calls that change the machine: itself, or a recorder."""
 
     def __init__(
         self,
@@ -83,11 +83,13 @@ class Simulation:
         protocol: ArrivalProtocol,
         seed: int,
         attacker: Attacker | None = None,
+        server: Server | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.task = task
         self.data = data
         self.machine = machine
+        self.server: Server = server or machine
         self.protocol = protocol
         self.attacker = attacker
         self.trace = Trace()
@@ -104,7 +106,7 @@ class Simulation:
     def step(self) -> Verdict:
         """One arrival."""
         began = self._clock()
-        ticket = self.protocol.next(self.machine)
+        ticket = self.protocol.next(self.server)
         client, base, present = ticket.client, self.machine.model_of(ticket), self.machine.model
         indices = self.data.draw(client, stream(self._seed, f"batch/{client}", present.version))
         batch = self.data.batch(indices)
@@ -116,7 +118,7 @@ class Simulation:
         if self._feed_shadow:
             self._shadow.step(Update(client, base, upload), present)
         attacked = self._clock()
-        verdict = self.machine.receive(ticket.number, upload)
+        verdict = self.server.receive(ticket.number, upload)
         judged = self._clock()
         if self.attacker is not None:
             self._uploads[client] = upload

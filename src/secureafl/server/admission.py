@@ -8,18 +8,28 @@ from __future__ import annotations
 
 from typing import Literal
 
+import numpy as np
+
 from secureafl.layout import Layout
 from secureafl.types import NamedArrays, Reason, Vector
 
 ClientReturns = Literal["weights", "delta", "gradient"]
 
+TINY = np.finfo(np.float32).tiny
+"""Smaller numbers are denormal: honest gradients hold a few, and a vector full of them would slow every step down."""
+
 
 def admit(arrays: NamedArrays, layout: Layout, base: Vector, client_returns: ClientReturns) -> Vector | Reason:
-    """The flat update in `arrays`, which answer for the model `base`: it points uphill, like a gradient."""
+    """The flat update in `arrays`, which answer for the model `base`: it points uphill, like a gradient.
+
+    Denormal numbers become zero.
+    """
     if reason := _misfit(arrays, layout):
         return reason
     flat = layout.flatten(arrays)
-    return base - flat if client_returns == "weights" else flat
+    delta = base - flat if client_returns == "weights" else flat
+    delta[np.abs(delta) < TINY] = 0.0
+    return delta
 
 
 def _misfit(arrays: NamedArrays, layout: Layout) -> Reason | None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from secureafl.server.influence import influence
 from secureafl.server.journal import Entry, Event
 from secureafl.server.recorded import RecordedRun
 from secureafl.types import Reason
@@ -25,6 +26,8 @@ class ClientRecord:
     factors: list[float] = field(default_factory=list)
     staleness: list[float] = field(default_factory=list)
     last_seen: float = 0.0
+    influence: float | None = None
+    """Share of coordinates where its vote is the median; None if the defense takes none, or nothing is known yet."""
 
     @property
     def share_accepted(self) -> float:
@@ -45,6 +48,7 @@ class ClientRecord:
             "lipschitz factor 90%": high,
             "staleness": float(np.mean(self.staleness)) if self.staleness else None,
             "last seen": self.last_seen,
+            "influence": self.influence,
         }
 
 
@@ -54,6 +58,9 @@ def client_records(run: RecordedRun) -> list[ClientRecord]:
     for entry in run.journal.entries():
         if entry.client and entry.event is not Event.ISSUED:
             _add(records.setdefault(entry.client, ClientRecord(entry.client)), entry)
+    for client, share in influence(run).items():
+        if client in records:
+            records[client].influence = share
     return sorted(records.values(), key=lambda record: (record.share_accepted, record.client))
 
 
@@ -98,6 +105,7 @@ _VERDICTS: dict[str, str] = {
     Reason.WRONG_DTYPE: "It was refused: an array does not hold real numbers.",
     Reason.WRONG_NAMES: "It was refused: its arrays are not those of the model.",
     Reason.MALFORMED: "It was refused: there was no readable update in it.",
+    Reason.TICKET_CLOSED: "It was refused: it answers an assignment that was answered or withdrawn before.",
     Reason.BAD_SIGNATURE: "It was refused: it was not signed with this client's key for this assignment.",
     Reason.TOO_STALE: "It was refused: it answers for a model that is too old.",
     Reason.MODEL_OVERFLOW: "It was refused: the step would have left the range of numbers.",

@@ -25,6 +25,9 @@ class FederationSettings(StoreSettings):
     """Factor on each step: 1 suits weights and deltas, a learning rate suits gradients."""
     max_staleness: int | None = Field(None, ge=0)
     """Refuse answers to models more than so many versions old; None to take them all."""
+    max_refusals: int | None = Field(None, ge=1)
+    """Give a client no more work after so many answers in a row that could not even be judged: malformed, not finite,
+    of another shape, badly signed. None for no limit."""
     stop_after_updates: int | None = Field(None, ge=1)
     """End after so many arrivals."""
     stop_after_seconds: float | None = Field(None, gt=0.0)

@@ -25,7 +25,7 @@ from secureafl.server.evaluation import Evaluate, Evaluation, Evaluator
 from secureafl.server.journal import Event, Journal
 from secureafl.server.machine import Machine
 from secureafl.server.run import Run
-from secureafl.types import NamedArrays, Reason, Vector, Verdict
+from secureafl.types import REFUSALS, NamedArrays, Reason, Vector, Verdict
 
 NONCE_BYTES = 16
 RECENT = 100  # arrivals that the reported staleness and rate look back on
@@ -95,6 +95,9 @@ class Federation:
         self._verdicts: Counter[tuple[str, str]] = Counter()
         self._num_accepted = 0
         self._recent: deque[tuple[float, float]] = deque(maxlen=RECENT)  # (when, staleness)
+        self._refusals: Counter[str] = Counter()  # in a row, per client
+        for entry in self.journal.entries(Event.ARRIVAL):  # of a run that is resumed
+            self._count_refusal(entry.client, entry.reason)
 
     @property
     def stopped(self) -> bool:
@@ -111,9 +114,14 @@ class Federation:
         """Everything that happened so far."""
         return self._run.journal
 
+    def quarantined(self, client: str) -> bool:
+        """Whether this client sent so much that could not be judged that it gets no more work."""
+        limit = self.settings.max_refusals
+        return limit is not None and self._refusals[client] >= limit
+
     def assign(self, client: str) -> Assignment | None:
-        """The present model for this client, under a new ticket; None once the run is over."""
-        if self.stopped:
+        """The present model for this client, under a new ticket; None if the run is over or it is quarantined."""
+        if self.stopped or self.quarantined(client):
             return None
         with self._lock:
             ticket = self._run.issue(client)
@@ -191,8 +199,15 @@ class Federation:
         self._num_accepted += verdict.accepted
         self._verdicts[assignment.client, str(verdict.reason)] += 1
         self._recent.append((self.seconds, float(before - assignment.version)))
+        self._count_refusal(assignment.client, str(verdict.reason))
+        if self.quarantined(assignment.client):
+            self.note(assignment.client, Event.QUARANTINED, f"{self._refusals[assignment.client]} refusals in a row")
         done.set_result(verdict)
         self._evaluate_if_due()
+
+    def _count_refusal(self, client: str, reason: str) -> None:
+        """A refused answer adds to its client's row of them; one that could be judged, believed or not, ends it."""
+        self._refusals[client] = self._refusals[client] + 1 if reason in REFUSALS else 0
 
     def _evaluate_if_due(self) -> None:
         model = self._machine.model

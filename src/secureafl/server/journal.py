@@ -58,6 +58,7 @@ class Event(StrEnum):
     RETURNED = "returned"
     ENGINE_TROUBLE = "engine-trouble"
     UNSOLICITED = "unsolicited"
+    QUARANTINED = "quarantined"
     RESUMED = "resumed"
 
 

@@ -121,14 +121,18 @@ class Machine:
         """
         ticket = self._close(number)
         if ticket is None:
-            return refuse(Reason.UNSOLICITED)
+            return self._refuse_uncalled(number)
         return self._arrive(self._judge(ticket, delta))
 
     def reject(self, number: int, reason: str) -> Verdict:
         """Take an answer to ticket `number` that is no update at all: an arrival like any other, refused unjudged."""
         if self._close(number) is None:
-            return refuse(Reason.UNSOLICITED)
+            return self._refuse_uncalled(number)
         return self._arrive(refuse(reason))
+
+    def _refuse_uncalled(self, number: int) -> Verdict:
+        """An answer to no open ticket: sent twice, replayed, or too late; or to a ticket that never was."""
+        return refuse(Reason.TICKET_CLOSED if 0 <= number < self._next_ticket else Reason.UNSOLICITED)
 
     def _arrive(self, verdict: Verdict) -> Verdict:
         """Move the model as the verdict says and count the arrival."""

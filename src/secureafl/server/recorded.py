@@ -22,6 +22,7 @@ class RecordedRun:
     path: Path
     journal: Journal
     facts: Mapping[str, Any]
+    snapshots: Snapshots
     first: Vector
 
     @classmethod
@@ -30,7 +31,8 @@ class RecordedRun:
         if not (path / "run.db").exists():
             raise StoreError(f"{path} holds no run: there is no run.db in it")
         journal = Journal(path / "run.db")
-        return cls(path, journal, journal.facts(), Snapshots(path / "snapshots").read_first())
+        snapshots = Snapshots(path / "snapshots")
+        return cls(path, journal, journal.facts(), snapshots, snapshots.read_first())
 
     def machine(
         self,

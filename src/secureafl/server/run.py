@@ -116,7 +116,7 @@ class Run:
         else:
             verdict = self.machine.receive(number, answer)
         if ticket is None:
-            self.note("", Event.UNSOLICITED)
+            self.note("", Event.UNSOLICITED, str(verdict.reason))
             return verdict
         self.journal.append(
             Entry(

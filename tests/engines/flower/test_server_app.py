@@ -219,6 +219,17 @@ def test_garbage_is_refused_by_name_and_the_run_goes_on(kind: str, tmp_path: Pat
     assert result.version == 30
 
 
+def test_a_node_that_sends_only_garbage_is_quarantined(tmp_path: Path) -> None:
+    grid = FakeGrid({1: trainer(1.0), 2: lambda message: reply(message, RecordDict())})
+    result, rows = federate(grid, tmp_path, stop_after_updates=60, max_refusals=4, max_in_flight=2)
+    assert [row.event for row in rows if row.client == "2" and row.event is not Event.ISSUED] == [
+        Event.JOINED,
+        *[Event.ARRIVAL] * 4,
+        Event.QUARANTINED,
+    ]
+    assert result.version == 60, "its place went to the others"
+
+
 def test_a_claimed_number_of_examples_weighs_nothing(tmp_path: Path) -> None:
     def boaster(message: Message) -> Message:
         made = trainer(100.0)(message)

@@ -91,7 +91,8 @@ class NodePool:
             begun = begun or len(present) >= self._settings.min_nodes
             if begun:
                 for node_id in sorted(present - self._sessions.keys()):
-                    self._take_in(node_id)
+                    if not self._federation.quarantined(str(node_id)):
+                        self._take_in(node_id)
             self._closed.wait(self._settings.discovery_seconds)
 
     def _take_in(self, node_id: int) -> None:
@@ -176,7 +177,7 @@ class NodePool:
 
     def _hand_in(self, session: Session, assignment: Assignment, answer: Vector | Reason) -> None:
         def judged(_: Future[Verdict]) -> None:
-            self._finish_turn(session)
+            self._finish_turn(None if self._federation.quarantined(session.client) else session)
 
         self._federation.deliver(assignment, answer).add_done_callback(judged)
 

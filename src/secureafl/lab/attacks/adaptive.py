@@ -162,10 +162,10 @@ class Adaptive(Stateless):
     def upload(self, view: View) -> Vector:
         ball = feasible(view.shadow, view.client, view.base.params, view.round, self.settings.margin)
         reverse = Candidate(ball.project(-view.gradient.astype(np.float64)))
-        honest = [client for client in view.shadow.history.clients if client not in view.malicious]
-        if not honest:
+        honest = np.array([client not in view.malicious for client in view.shadow.history.clients], np.bool_)
+        if not honest.any():
             return self._rounded(view, ball, reverse.upload)
-        estimates = np.stack([view.shadow.estimate(client, view.model.params) for client in honest])
+        estimates = view.shadow.estimates(view.model.params)[honest]
         effect = Effect(estimates, len(view.malicious))
         reach = self.settings.reach * max(length(row) for row in estimates)
         rays = [ray_candidate(effect.before, p, ball, reach) for p in directions(estimates, effect.before)]

@@ -1,0 +1,40 @@
+"""Whose values the model follows: how often each client's vote is the median, at a run's newest snapshots.
+
+Of two middle votes each counts half, so that the shares of all clients add up to one. Clients who are much alike have
+about 1/n each; one that never agrees with the others has less, and one that the others straddle has more.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from secureafl.defenses import SecureAFL
+from secureafl.errors import StoreError
+from secureafl.server.machine import Machine
+from secureafl.server.recorded import RecordedRun
+
+
+def influence(run: RecordedRun) -> dict[str, float]:
+    """Each client's share of coordinates, averaged over the intact snapshots; empty if the defense takes no median."""
+    machine = run.machine()
+    if not isinstance(machine.defense, SecureAFL) or machine.defense.settings.aggregate != "median":
+        return {}
+    found: dict[str, list[float]] = {}
+    for version, _, sha256 in run.journal.snapshots():
+        try:
+            machine.load_state_dict(run.snapshots.read(version, sha256))
+        except StoreError:
+            continue
+        for client, share in _shares(machine, machine.defense).items():
+            found.setdefault(client, []).append(share)
+    return {client: float(np.mean(shares)) for client, shares in found.items()}
+
+
+def _shares(machine: Machine, defense: SecureAFL) -> dict[str, float]:
+    votes = defense.estimates(machine.model.params)
+    n, d = votes.shape
+    order = np.argsort(votes, axis=0, kind="stable")
+    shares = np.zeros(n)
+    for place in ((n - 1) // 2, n // 2) if n else ():
+        shares += np.bincount(order[place], minlength=n) / (2 * d)
+    return {machine.roster[client]: float(shares[row]) for row, client in enumerate(defense.history.clients)}
