@@ -141,7 +141,7 @@ def estimates(chunks: Chunks, weights: Float, params: Vector, out: Vector) -> No
     _estimates(chunks, weights, params, out)
 
 
-@njit(parallel=True, cache=True, error_model="numpy")
+@njit(parallel=True, cache=True, nogil=True, error_model="numpy")
 def _gap_products(chunks, params):  # type: ignore[no-untyped-def]
     n, r = chunks.scales.shape
     d = len(params)
@@ -160,7 +160,7 @@ def _gap_products(chunks, params):  # type: ignore[no-untyped-def]
     return out
 
 
-@njit(parallel=True, cache=True, error_model="numpy")
+@njit(parallel=True, cache=True, nogil=True, error_model="numpy")
 def _moments(chunks, params):  # type: ignore[no-untyped-def]
     r, d = chunks.scales.shape[1], len(params)
     num_blocks = (d + BLOCK - 1) // BLOCK
@@ -182,7 +182,7 @@ def _moments(chunks, params):  # type: ignore[no-untyped-def]
     return out
 
 
-@njit(parallel=True, cache=True, error_model="numpy")
+@njit(parallel=True, cache=True, nogil=True, error_model="numpy")
 def _row_products(chunks, a, b):  # type: ignore[no-untyped-def]
     r, d = chunks.scales.shape[1], len(a)
     num_blocks = (d + BLOCK - 1) // BLOCK
@@ -207,7 +207,7 @@ def _row_products(chunks, a, b):  # type: ignore[no-untyped-def]
     return out
 
 
-@njit(parallel=True, cache=True, error_model="numpy")
+@njit(parallel=True, cache=True, nogil=True, error_model="numpy")
 def _estimates(chunks, weights, params, out):  # type: ignore[no-untyped-def]
     n, r = chunks.scales.shape
     d = len(params)

@@ -96,7 +96,7 @@ def _prefetch(chunks, first, last, block, num_blocks):  # type: ignore[no-untype
                 prefetch(at + offset)
 
 
-@njit(parallel=True, cache=True, error_model="numpy")
+@njit(parallel=True, cache=True, nogil=True, error_model="numpy")
 def _fused_step(  # type: ignore[no-untyped-def]
     chunks, weights, params, sender, received, rule, server_lr, width, direction, ahead, products, squares
 ):

@@ -114,7 +114,7 @@ def average(tile, start, stop, sums, out):  # type: ignore[no-untyped-def]
         out[x] = sums[x] * share
 
 
-@njit(parallel=True, cache=True, error_model="numpy")
+@njit(parallel=True, cache=True, nogil=True, error_model="numpy")
 def _order(rows, rule, width, out):  # type: ignore[no-untyped-def]
     n, d = rows.shape
     num_tiles = (d + width - 1) // width

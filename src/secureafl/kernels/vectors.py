@@ -37,7 +37,7 @@ def dot(a: Vector, b: Vector) -> float:
     return float(_dot(np.ascontiguousarray(a), np.ascontiguousarray(b)))
 
 
-@njit(cache=True, error_model="numpy")
+@njit(cache=True, nogil=True, error_model="numpy")
 def _dot(a, b):  # type: ignore[no-untyped-def]
     sums = np.zeros(8, np.float64)
     whole = len(a) // BLOCK * BLOCK
@@ -48,7 +48,7 @@ def _dot(a, b):  # type: ignore[no-untyped-def]
     return sums.sum()
 
 
-@njit(cache=True, error_model="numpy")
+@njit(cache=True, nogil=True, error_model="numpy")
 def _change(delta, last_delta, base, last_base, y, s):  # type: ignore[no-untyped-def]
     sums = np.zeros((3, 8), np.float64)
     sums_at, y_at, s_at = sums.ctypes.data, y.ctypes.data, s.ctypes.data

@@ -10,6 +10,7 @@ Settings come from the app's own `pyproject.toml`, `[tool.flwr.app.config.secure
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -29,6 +30,9 @@ from secureafl.layout import Layout
 from secureafl.server import Federation, Machine, Result
 from secureafl.server.evaluation import Evaluate
 from secureafl.server.progress import Progress, verdict_table
+
+# Threads of a step that is done must not spin while clients on the same machine want the core.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 InitialModel: TypeAlias = Callable[[Context], Any]
 """Makes the first model: an `ArrayRecord`, a PyTorch `state_dict`, or a mapping of names to NumPy arrays."""
