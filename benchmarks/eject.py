@@ -1,4 +1,4 @@
-"""Can a poisoned model be repaired from its journal alone? Fashion-MNIST, plain asynchronous SGD, one client in five lies.
+"""Can a poisoned model be repaired from its journal? Fashion-MNIST, plain asynchronous SGD, one client in five lies.
 
     python benchmarks/eject.py --attack scaling --rounds 4000
 
