@@ -89,7 +89,14 @@ def test_an_answer_after_giving_up_is_refused_and_moves_nothing() -> None:
 def test_a_client_that_sends_nothing_but_garbage_is_quarantined_also_after_a_restart(tmp_path: Path) -> None:
     run = federation(stop_after_updates=7, max_refusals=3, run_dir=tmp_path)
     thread, _ = in_background(run)
-    answers: list[Vector | Reason] = [Reason.MALFORMED, Reason.MALFORMED, step(1.0), Reason.MALFORMED, Reason.WRONG_SHAPE, Reason.MALFORMED]
+    answers: list[Vector | Reason] = [
+        Reason.MALFORMED,
+        Reason.MALFORMED,
+        step(1.0),
+        Reason.MALFORMED,
+        Reason.WRONG_SHAPE,
+        Reason.MALFORMED,
+    ]
     for answer in answers:  # a good answer in between begins the row anew
         assignment = run.assign("bad")
         assert assignment is not None
