@@ -14,3 +14,16 @@ def test_change_holds_both_steps_their_lengths_and_product() -> None:
     assert change.delta_step.tolist() == [3, 4]
     assert change.param_step.tolist() == [0, 1]
     assert (change.delta_change, change.param_change, change.curvature) == (5.0, 1.0, 4.0)
+
+
+def test_moved_is_numpys_step_and_none_beyond_the_range_of_numbers() -> None:
+    rng = np.random.default_rng(0)
+    params, direction = rng.standard_normal((2, 1001)).astype(np.float32)
+    expected = params - np.float32(0.3) * direction
+    stepped = kernels.moved(params, direction, np.float32(0.3))
+    assert stepped is not None
+    assert stepped.tobytes() == expected.tobytes()
+    for bad in (np.nan, np.inf, -3e38):
+        direction[500] = bad
+        params[500] = 3e38
+        assert kernels.moved(params, direction, np.float32(1.0)) is None

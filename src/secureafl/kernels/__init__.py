@@ -11,7 +11,7 @@ from secureafl.kernels.chunks import (
 from secureafl.kernels.fused import Step, fused_step
 from secureafl.kernels.order_statistics import Rule, coordinate_median, mean, trimmed_mean
 from secureafl.kernels.simd import BLOCK
-from secureafl.kernels.vectors import Change, change, dot
+from secureafl.kernels.vectors import Change, change, dot, moved
 
 notice.install()
 
@@ -29,6 +29,7 @@ __all__ = [
     "gap_products",
     "mean",
     "moments",
+    "moved",
     "row_products",
     "trimmed_mean",
 ]

@@ -11,6 +11,9 @@ from secureafl.kernels.simd import BLOCK, add_products
 from secureafl.types import Vector
 
 
+LARGEST = np.finfo(np.float32).max
+
+
 class Change(NamedTuple):
     """How an upload differs from its client's reference.
 
@@ -35,6 +38,12 @@ def change(delta: Vector, last_delta: Vector, base: Vector, last_base: Vector) -
 def dot(a: Vector, b: Vector) -> float:
     """Inner product."""
     return float(_dot(np.ascontiguousarray(a), np.ascontiguousarray(b)))
+
+
+def moved(params: Vector, direction: Vector, server_lr: np.float32) -> Vector | None:
+    """params - server_lr direction, each operation rounded to float32; None if a value is not finite."""
+    out = np.empty_like(params)
+    return out if _moved(params, direction, server_lr, out) else None
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -68,3 +77,12 @@ def _change(delta, last_delta, base, last_base, y, s):  # type: ignore[no-untype
         sums[1, x % 8] += across * across
         sums[2, x % 8] += across * up
     return sums[0].sum(), sums[1].sum(), sums[2].sum()
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _moved(params, direction, server_lr, out):  # type: ignore[no-untyped-def]
+    num_bad = 0
+    for x in range(len(params)):
+        out[x] = params[x] - server_lr * direction[x]
+        num_bad += not (abs(out[x]) <= LARGEST)
+    return num_bad == 0

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 from pydantic import Field
 
+from secureafl import kernels
 from secureafl.defenses.base import Defense, scoped, unscoped
 from secureafl.errors import SecureAFLError, StateError
 from secureafl.settings import Settings
@@ -138,9 +139,8 @@ class Machine:
         """Move the model as the verdict says and count the arrival."""
         params = self._model.params
         if verdict.direction is not None:
-            with np.errstate(over="ignore", invalid="ignore"):
-                moved = params - self._server_lr * verdict.direction
-            if np.isfinite(moved).all():
+            moved = kernels.moved(params, verdict.direction, self._server_lr)
+            if moved is not None:
                 params = _frozen(moved)
             else:
                 verdict = refuse(Reason.MODEL_OVERFLOW, **verdict.evidence)
