@@ -1,6 +1,6 @@
 """Can a poisoned model be repaired from its journal? Fashion-MNIST, plain asynchronous SGD, one client in five lies.
 
-    python benchmarks/eject.py --attack scaling --rounds 4000
+    python benchmarks/eject.py
 
 Three models are compared by their test error rate: the one the run ended with; the one `secureafl eject` makes of its
 journal, asking no client for anything; and the one of a run that never had the liars, whose clients answered anew.
@@ -25,6 +25,12 @@ from secureafl.server import Machine
 from secureafl.server.eject import eject
 from secureafl.server.recorded import RecordedRun
 from secureafl.types import Vector
+
+ATTACKS: dict[str, tuple[str, dict[str, float]]] = {
+    "sign flip": ("sign_flip", {}),
+    "sign flip x 10": ("sign_flip", {"scale": 10.0}),
+    "scaling": ("scaling", {}),
+}
 
 
 def error_rate(lab: Laboratory, params: Vector) -> float:
@@ -51,16 +57,17 @@ def without_liars(lab: Laboratory, run: RecordedRun, rounds: int) -> Machine:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--attack", action="append", help="May be repeated; sign_flip and scaling by default.")
-    parser.add_argument("--rounds", type=int, default=4000)
+    parser.add_argument("--rounds", type=int, default=3000)
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
     make_deterministic()
     table = Table("attack", "poisoned", "repaired", "never poisoned", "difference", title="Test error rate")
     results = {}
-    for attack in args.attack or ["sign_flip", "scaling"]:
+    for attack, (name, attack_settings) in ATTACKS.items():
         with tempfile.TemporaryDirectory() as directory:
-            settings = CellSettings(defense="asyncsgd", attack=attack, rounds=args.rounds, seed=args.seed)
+            settings = CellSettings(
+                defense="asyncsgd", attack=name, attack_settings=attack_settings, rounds=args.rounds, seed=args.seed
+            )
             lab = build(settings, record=Path(directory) / "run")
             while lab.simulation.machine.model.version < args.rounds:
                 lab.simulation.step()

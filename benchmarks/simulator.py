@@ -12,17 +12,15 @@ Results go to results/simulator.json.
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import platform
 import time
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS"):
     os.environ.setdefault(name, "1")  # as in a sweep's workers; read when NumPy is loaded
 
+from _common import write  # noqa: E402
 from rich.console import Console  # noqa: E402
 from rich.table import Table  # noqa: E402
 
@@ -32,7 +30,7 @@ from secureafl.lab.cell import CellSettings  # noqa: E402
 from secureafl.lab.task import make_deterministic  # noqa: E402
 from secureafl.types import Array, StateDict  # noqa: E402
 
-RESULTS = Path(__file__).parents[1] / "results" / "simulator.json"
+SEED = 0
 WARM_UP = 120
 LIMIT = 0.05
 
@@ -91,8 +89,7 @@ def main() -> None:
         verdict = "green" if parts["share"] < LIMIT else "red"
         table.add_row(defense, *columns, f"[{verdict}]{parts['share']:.1%}[/]")
     Console().print(table)
-    RESULTS.parent.mkdir(exist_ok=True)
-    RESULTS.write_text(json.dumps({"processor": platform.processor() or platform.machine(), **found}, indent=1) + "\n")
+    print(write("simulator", SEED, found))
 
 
 if __name__ == "__main__":

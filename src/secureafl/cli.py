@@ -95,7 +95,11 @@ def audit(
         writer.writerows(record.summary() for record in records)
     else:
         console.print(_audit_table(run, records))
-        console.print("One verdict in plain words: [bold]secureafl audit RUN --update N[/bold]")
+        console.print(
+            "influence: how often the client's vote is the median; stale: versions behind;\n"
+            "factor: how abruptly it changed, on average; seen: last. More: --json, --csv.\n"
+            "One verdict in plain words: [bold]secureafl audit RUN --update N[/bold]"
+        )
 
 
 @app.command()
@@ -210,33 +214,24 @@ def _scores_table(scores: list[tuple[int, Mapping[str, float], Mapping[str, floa
 
 
 def _audit_table(run: Path, records: list[auditing.ClientRecord]) -> Table:
-    table = Table(title=str(run))
-    texts = {"client", "rejected because", "factor 10/50/90%", "other"}
-    for column in (
-        "client",
-        "arrivals",
-        "accepted",
-        "rejected because",
-        "factor 10/50/90%",
-        "staleness",
-        "last seen",
-        "influence",
-        "other",
-    ):
-        table.add_column(column, justify="left" if column in texts else "right")
+    table = Table(title=str(run), box=None, pad_edge=False, collapse_padding=True, header_style="bold underline")
+    table.add_column("client", no_wrap=True)
+    for column in ("answers", "believed", "influence", "stale", "factor", "seen"):
+        table.add_column(column, justify="right", no_wrap=True)
+    table.add_column("why not, and what else", no_wrap=True)
     for record in records:
         summary = record.summary()
-        factors = [summary[f"lipschitz factor {share}%"] for share in (10, 50, 90)]
+        factor, staleness = summary["lipschitz factor 50%"], summary["staleness"]
+        happened = [*record.rejected.items(), *((event, count) for event, count in record.troubles.items() if count)]
         table.add_row(
             record.client,
             str(record.arrivals),
             f"{record.share_accepted:.0%}",
-            ", ".join(f"{reason} {count}" for reason, count in record.rejected.items()),
-            "" if factors[0] is None else " / ".join(f"{factor:.3g}" for factor in factors),
-            "" if summary["staleness"] is None else f"{summary['staleness']:.1f}",
-            f"{record.last_seen:.0f} s",
             "" if record.influence is None else f"{record.influence:.1%}",
-            ", ".join(f"{event} {count}" for event, count in record.troubles.items() if count),
+            "" if staleness is None else f"{staleness:.1f}",
+            "" if factor is None else f"{factor:.3g}",
+            f"{record.last_seen:.0f} s",
+            "\n".join(f"{count} {what}" for what, count in happened),
         )
     return table
 

@@ -10,7 +10,6 @@ from numba import njit
 from secureafl.kernels.simd import BLOCK, add_products
 from secureafl.types import Vector
 
-
 LARGEST = np.finfo(np.float32).max
 
 

@@ -3,12 +3,13 @@
 M. Fang, X. Cao, J. Jia, N. Z. Gong, "Local Model Poisoning Attacks to Byzantine-Robust Federated Learning", USENIX
 Security 2020, from which only the reversed direction is taken.
 
-    m = -g
+    m = -scale g
 """
 
 from __future__ import annotations
 
 import numpy as np
+from pydantic import Field
 
 from secureafl.lab.attacks.base import Stateless, View
 from secureafl.settings import Settings
@@ -16,14 +17,17 @@ from secureafl.types import Vector
 
 
 class SignFlipSettings(Settings):
-    """Sign flip has nothing to set."""
+    """Sign flip's settings."""
+
+    scale: float = Field(1.0, gt=0.0)
+    """How many times as long as the honest gradient. [P: 1]"""
 
 
 class SignFlip(Stateless):
-    """The honest gradient, negated."""
+    """The honest gradient, reversed."""
 
     def __init__(self, settings: SignFlipSettings = SignFlipSettings()) -> None:
         self.settings = settings
 
     def upload(self, view: View) -> Vector:
-        return np.negative(view.gradient)
+        return np.asarray(-np.float32(self.settings.scale) * view.gradient)
