@@ -28,6 +28,7 @@ from secureafl.types import Vector
 
 ATTACKS: dict[str, tuple[str, dict[str, float]]] = {
     "sign flip": ("sign_flip", {}),
+    "sign flip x 3": ("sign_flip", {"scale": 3.0}),
     "sign flip x 10": ("sign_flip", {"scale": 10.0}),
     "scaling": ("scaling", {}),
 }
@@ -61,7 +62,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
     make_deterministic()
-    table = Table("attack", "poisoned", "repaired", "never poisoned", "difference", title="Test error rate")
+    table = Table("attack", "poisoned", "repaired", "never poisoned", "difference", "left out", title="Test error rate")
     results = {}
     for attack, (name, attack_settings) in ATTACKS.items():
         with tempfile.TemporaryDirectory() as directory:
@@ -75,7 +76,7 @@ def main() -> None:
             lab.recorder.close()
             run = RecordedRun.open(Path(directory) / "run")
             liars = [f"client-{client}" for client in sorted(lab.malicious)]
-            eject(run, liars, Path(directory) / "repaired")
+            repair = eject(run, liars, Path(directory) / "repaired")
             repaired = RecordedRun.open(Path(directory) / "repaired")
             version, _, sha256 = repaired.journal.snapshots()[0]
             mended = repaired.machine()
@@ -86,9 +87,9 @@ def main() -> None:
                 "never poisoned": without_liars(lab, run, args.rounds).model.params,
             }
         rates = {name: error_rate(lab, params) for name, params in models.items()}
-        results[attack] = {**rates, "rounds": args.rounds, "liars": len(liars)}
+        results[attack] = {**rates, "rounds": args.rounds, "liars": len(liars), "left_out": repair.left_out}
         difference = rates["repaired"] - rates["never poisoned"]
-        table.add_row(attack, *(f"{rate:.3f}" for rate in rates.values()), f"{difference:+.3f}")
+        table.add_row(attack, *(f"{rate:.3f}" for rate in rates.values()), f"{difference:+.3f}", str(repair.left_out))
     Console().print(table)
     print(write("eject", args.seed, results))
 

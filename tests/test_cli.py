@@ -117,4 +117,4 @@ def test_eject_writes_a_repaired_run(tmp_path: Path) -> None:
     result = runner.invoke(app, ["eject", str(tmp_path / "run"), "--client", "client-0", "--out", str(out)])
     assert result.exit_code == 0, result.output
     assert (out / "run.db").exists()
-    assert "arrivals left out" in result.output
+    assert "arrivals taken out" in result.output

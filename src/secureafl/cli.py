@@ -153,7 +153,13 @@ def eject(
     recorded = _open(run)
     with _one_clear_line():
         repair = ejecting.eject(recorded, client, out)
-    console.print(f"{repair.removed} arrivals left out, {repair.kept} kept; the model moved by {repair.distance:.4g}.")
+    console.print(f"{repair.removed} arrivals taken out, {repair.kept} kept; the model moved by {repair.distance:.4g}.")
+    if repair.left_out:
+        console.print(
+            f"{repair.left_out} answers of others were left out too: the models they were computed on are so far from "
+            "the repaired path that they say nothing about it. Resume the run to train on.",
+            soft_wrap=True,
+        )
     console.print(f"The repaired run is in {out}; it can be resumed.", soft_wrap=True)
 
 

@@ -29,8 +29,20 @@ def test_a_poisoned_model_is_repaired_from_the_journal_alone(tmp_path: Path) -> 
     left = distance(final_model(repaired))
     assert left < 0.5 * poisoned
     assert left < distance(final_model(never)) + 0.2
-    assert repair.kept + repair.removed == 400
+    assert repair.kept + repair.removed + repair.left_out == 400
+    assert repair.left_out < 0.2 * repair.kept
     for each in (run, repaired, never):
+        each.journal.close()
+
+
+def test_a_run_wrecked_early_is_taken_back_to_its_sound_beginning(tmp_path: Path) -> None:
+    run = record(tmp_path / "wrecked", 400, defense="asyncsgd", strength=-1000.0)
+    repair = eject(run, NAMES, tmp_path / "repaired")
+    repaired = RecordedRun.open(tmp_path / "repaired")
+    assert repair.left_out > 200, "answers computed on a wrecked model say nothing"
+    assert distance(final_model(repaired)) <= distance(run.first), "no worse than where it began"
+    assert sum(1 for _ in repaired.journal.entries(Event.LEFT_OUT)) == repair.left_out
+    for each in (run, repaired):
         each.journal.close()
 
 

@@ -6,6 +6,10 @@ the model that stands in its place on the new path by the client's own curvature
 
     answer' = answer + B (new base - old base),   B by L-BFGS from that client's recorded answers, and bounded
 
+An answer computed on a model further from the new path than that path has come from its start says nothing about it and
+is left out. If the ejected clients wrecked the model early, that is most of them, and no journal can bring back what
+nobody computed: the repaired run is then little more than its beginning, to be resumed.
+
 This is the idea of FedRecover (X. Cao et al., S&P 2023) in the asynchronous setting. What comes out is a new run of its
 own, with a journal, that can be resumed.
 """
@@ -29,6 +33,7 @@ from secureafl.types import ClientId, Vector
 
 MEMORY = 3
 MAX_CORRECTION = 1.0  # in lengths of the recorded answer
+MAX_DISTANCE = 1.0  # from the new path, in lengths of its way so far
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +43,9 @@ class Repair:
     kept: int
     """Arrivals on the new path."""
     removed: int
-    """Arrivals left out."""
+    """Arrivals of the ejected clients."""
+    left_out: int
+    """Other arrivals whose model was too far away from the new path."""
     distance: float
     """Between the old final model and the new one, Euclidean."""
 
@@ -60,10 +67,10 @@ def eject(run: RecordedRun, clients: Collection[str], run_dir: Path, *, machine:
             removed += 1
         path.advance_old(entry, str(run.path))
     new.snapshot()
-    gap = new.machine.model.params.astype(np.float64) - old.model.params
+    distance = _distance(new.machine.model.params, old.model.params)
     kept = new.machine.model.version
     new.close()
-    return Repair(kept, removed, float(np.sqrt(gap @ gap)))
+    return Repair(kept, removed, path.left_out, distance)
 
 
 class _Path:
@@ -72,6 +79,8 @@ class _Path:
     def __init__(self, old: Machine, new: Run) -> None:
         self._old = old
         self._new = new
+        self._start = new.machine.model.params
+        self.left_out = 0
         self._versions = [0]  # old version -> the new one that stands in its place
         self._tickets: dict[int, int] = {}  # old ticket -> new ticket
         self._history = History(
@@ -95,18 +104,25 @@ class _Path:
             if entry.event is not Event.ARRIVAL:
                 self._new.withdraw(number, entry.event, entry.reason)
             elif entry.payload is not None:
-                self._new.receive(number, self._move(entry, number))
+                answer = self._move(entry, number)
+                if answer is None:
+                    self.left_out += 1
+                    self._new.withdraw(number, Event.LEFT_OUT, "computed on a model far from the repaired path")
+                else:
+                    self._new.receive(number, answer)
 
-    def _move(self, entry: Entry, number: int) -> Vector:
-        """The recorded answer, carried over to the base model of the new path."""
+    def _move(self, entry: Entry, number: int) -> Vector | None:
+        """The recorded answer, carried over to the base model of the new path; None if it comes from too far."""
         answer = np.frombuffer(entry.payload or b"", np.float32).copy()
         old_ticket, new_ticket = self._old.ticket(entry.ticket or 0), self._new.machine.ticket(number)
         assert old_ticket is not None
         assert new_ticket is not None
-        if not np.isfinite(answer).all():
-            return answer
         client = ClientId(old_ticket.client)
         old_base, new_base = self._old.model_of(old_ticket).params, self._new.machine.model_of(new_ticket).params
+        if not np.isfinite(answer).all() or _distance(new_base, old_base) > MAX_DISTANCE * _distance(
+            new_base, self._start
+        ):
+            return None
         self._history.remember(client, answer, old_base)
         correction = self._history.correction(client, new_base)
         weights, moments = correction.weights[0], correction.moments[0]
@@ -119,3 +135,8 @@ class _Path:
         weights = weights.copy()
         weights[DELTA] += 1.0
         return self._history.estimate(client, weights, new_base)
+
+
+def _distance(a: Vector, b: Vector) -> float:
+    gap = a.astype(np.float64) - b
+    return float(np.sqrt(gap @ gap))

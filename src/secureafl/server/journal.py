@@ -59,6 +59,7 @@ class Event(StrEnum):
     ENGINE_TROUBLE = "engine-trouble"
     UNSOLICITED = "unsolicited"
     QUARANTINED = "quarantined"
+    LEFT_OUT = "left-out"
     RESUMED = "resumed"
 
 
