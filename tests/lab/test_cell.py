@@ -51,3 +51,10 @@ def test_defenses_are_told_what_the_cell_knows() -> None:
         ]
         == 20
     )
+
+
+def test_an_attack_brings_its_authors_values_for_such_images() -> None:
+    cell = CellSettings(attack="threedfed", attack_settings={"mask_std": 0.02})
+    assert cell.complete()["attack_settings"]["num_rows"] == 8
+    assert cell.complete()["attack_settings"]["mask_std"] == 0.02
+    assert CellSettings(dataset="cifar10", attack="threedfed").complete()["attack_settings"]["num_rows"] == 5

@@ -31,6 +31,16 @@ PAPER_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
 }
 """What the paper sets per data set; a cell that says nothing else gets these."""
 
+ATTACK_DEFAULTS: Mapping[tuple[str, str], Mapping[str, Any]] = {
+    ("fashion-mnist", "threedfed"): {
+        "num_rows": 8,
+        "mask_std": 0.05,
+        "indicator_fallback": 1e-2,
+        "reject_threshold": 1e-4,
+    }
+}
+"""What the authors of an attack set for images like these, where it differs from their other values."""
+
 NOT_THE_RESULT = {"source"}
 """Settings that say where something is found, not what comes out: no part of a cell's identity."""
 
@@ -103,6 +113,8 @@ class CellSettings(Settings):
         if name not in DATASETS:
             raise UnknownSettingError(f"there is no data set {name!r}; {nearest(str(name), list(DATASETS))}")
         filled = {**PAPER_DEFAULTS.get(name, {}), **data}
+        if own := ATTACK_DEFAULTS.get((name, str(filled.get("attack")))):
+            filled["attack_settings"] = {**own, **filled.get("attack_settings", {})}
         rounds = filled.setdefault("rounds", cls.model_fields["rounds"].default)
         filled.setdefault("evaluate_every", max(1, int(rounds) // 20))
         return filled
