@@ -11,9 +11,7 @@ from rich.progress import (
     BarColumn,
     Progress,
     TaskID,
-    TaskProgressColumn,
     TextColumn,
-    TimeElapsedColumn,
     TimeRemainingColumn,
 )
 
@@ -28,12 +26,9 @@ def bars(console: Console) -> Progress:
     """The columns all bars share."""
     return Progress(
         TextColumn("[bold]{task.description}"),
-        BarColumn(bar_width=24),
-        TaskProgressColumn(),
-        TextColumn("{task.completed:,.0f}/{task.total:,.0f} rounds"),
-        TimeElapsedColumn(),
-        TextColumn("to go"),
-        TimeRemainingColumn(),
+        BarColumn(bar_width=12),
+        TextColumn("{task.completed:,.0f}/{task.total:,.0f}"),
+        TimeRemainingColumn(compact=True, elapsed_when_finished=True),
         TextColumn("{task.fields[note]}"),
         console=console,
         speed_estimate_period=ETA_SECONDS,
