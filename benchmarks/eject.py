@@ -28,7 +28,6 @@ from secureafl.types import Vector
 
 ATTACKS: dict[str, tuple[str, dict[str, float]]] = {
     "sign flip": ("sign_flip", {}),
-    "sign flip x 3": ("sign_flip", {"scale": 3.0}),
     "sign flip x 10": ("sign_flip", {"scale": 10.0}),
     "scaling": ("scaling", {}),
 }

@@ -6,9 +6,9 @@ the model that stands in its place on the new path by the client's own curvature
 
     answer' = answer + B (new base - old base),   B by L-BFGS from that client's recorded answers, and bounded
 
-An answer computed on a model further from the new path than that path has come from its start says nothing about it and
-is left out. If the ejected clients wrecked the model early, that is most of them, and no journal can bring back what
-nobody computed: the repaired run is then little more than its beginning, to be resumed.
+An answer computed on a model much further from the new path than that path has come from its start says nothing about
+it and is left out. If the ejected clients wrecked the model early, that is most of them, and no journal can bring back
+what nobody computed: the repaired run is then little more than its beginning, to be resumed.
 
 This is the idea of FedRecover (X. Cao et al., S&P 2023) in the asynchronous setting. What comes out is a new run of its
 own, with a journal, that can be resumed.
@@ -16,6 +16,7 @@ own, with a journal, that can be resumed.
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,7 +34,7 @@ from secureafl.types import ClientId, Vector
 
 MEMORY = 3
 MAX_CORRECTION = 1.0  # in lengths of the recorded answer
-MAX_DISTANCE = 1.0  # from the new path, in lengths of its way so far
+FREE_STEPS = 10  # so many usual steps may lie between the two paths in any case
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +81,7 @@ class _Path:
         self._old = old
         self._new = new
         self._start = new.machine.model.params
+        self._lengths: list[float] = []  # of the answers taken
         self.left_out = 0
         self._versions = [0]  # old version -> the new one that stands in its place
         self._tickets: dict[int, int] = {}  # old ticket -> new ticket
@@ -111,6 +113,15 @@ class _Path:
                 else:
                     self._new.receive(number, answer)
 
+    def _is_near(self, answer: Vector, old_base: Vector, new_base: Vector) -> bool:
+        """Whether the paths are closer to each other than the new one is to its start, or but some steps apart."""
+        self._lengths.append(float(np.linalg.norm(answer)))
+        step = self._new.machine.settings.server_lr * statistics.median(self._lengths)
+        near = _distance(new_base, old_base) <= _distance(new_base, self._start) + FREE_STEPS * step
+        if not near:
+            self._lengths.pop()
+        return near
+
     def _move(self, entry: Entry, number: int) -> Vector | None:
         """The recorded answer, carried over to the base model of the new path; None if it comes from too far."""
         answer = np.frombuffer(entry.payload or b"", np.float32).copy()
@@ -119,9 +130,7 @@ class _Path:
         assert new_ticket is not None
         client = ClientId(old_ticket.client)
         old_base, new_base = self._old.model_of(old_ticket).params, self._new.machine.model_of(new_ticket).params
-        if not np.isfinite(answer).all() or _distance(new_base, old_base) > MAX_DISTANCE * _distance(
-            new_base, self._start
-        ):
+        if not np.isfinite(answer).all() or not self._is_near(answer, old_base, new_base):
             return None
         self._history.remember(client, answer, old_base)
         correction = self._history.correction(client, new_base)
