@@ -54,6 +54,9 @@ def test_the_main_table_shows_ours_beside_the_papers(tiny_source: Path, tmp_path
     assert len(re.findall(r'src="data:image/png;base64', html)) >= 2
     assert not re.search(r'(src|href)="(?!data:)', html)  # self-contained
     assert (page.parent / "heat-map.pdf").exists()
+    for large in tmp_path.rglob("arrivals.parquet"):
+        large.unlink()
+    assert "<table" in write_report(tmp_path, "main-fashion-mnist").read_text(), "results and curves suffice"
 
 
 @pytest.mark.parametrize(

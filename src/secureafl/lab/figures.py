@@ -68,6 +68,7 @@ class Cell:
     result: Mapping[str, Any]
     curves: Mapping[str, tuple[npt.NDArray[Any], npt.NDArray[Any]]]
     arrivals: Mapping[str, npt.NDArray[Any]]
+    """Column by column; empty where the large file was not kept."""
 
     @property
     def settings(self) -> Mapping[str, Any]:
@@ -87,8 +88,10 @@ def read_cell(directory: Path) -> Cell:
         name: (np.array(curves["round"])[metric == name], np.array(curves["value"])[metric == name])
         for name in dict.fromkeys(curves["metric"])
     }
-    arrivals = pq.read_table(directory / "arrivals.parquet", columns=["client", "accepted", "lipschitz_factor", "norm"])
-    columns = {name: arrivals[name].to_numpy() for name in arrivals.column_names}
+    columns: dict[str, npt.NDArray[Any]] = {}
+    if (path := directory / "arrivals.parquet").exists():
+        arrivals = pq.read_table(path, columns=["client", "accepted", "lipschitz_factor", "norm"])
+        columns = {name: arrivals[name].to_numpy() for name in arrivals.column_names}
     return Cell(json.loads((directory / "result.json").read_text()), points, columns)
 
 

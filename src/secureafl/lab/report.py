@@ -110,11 +110,12 @@ def draw_all(cells: Sequence[Cell], recipe: Recipe) -> list[tuple[str, str, Figu
             ("heat-map", "The mean of the last five evaluations. Darker is worse.", draw_heat_map(cells, recipe))
         )
         figures.append(("curves", "Error on clean test images while the models learn.", draw_curves(cells, recipe)))
-    filters = draw_filters(cells)
+    detailed = [cell for cell in cells if cell.arrivals]
+    filters = draw_filters(detailed)
     if filters is not None:
         caption = "SecureAFL's view: how abruptly uploads changed, honest (blue) against malicious (red)."
         figures.append(("filters", caption, filters))
-    attacked = [cell for cell in cells if cell.settings["defense"] == "secureafl" and cell.result["malicious"]]
+    attacked = [cell for cell in detailed if cell.settings["defense"] == "secureafl" and cell.result["malicious"]]
     if attacked:
         caption = "One dot per upload: full if it was accepted, hollow if not. Malicious clients stand at the top."
         figures.append(("timeline", caption, draw_timeline(attacked[0])))

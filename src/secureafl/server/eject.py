@@ -23,6 +23,7 @@ from pathlib import Path
 
 import numpy as np
 
+from secureafl.defenses.base import norm
 from secureafl.errors import SettingsError
 from secureafl.history import History
 from secureafl.server.journal import Entry, Event
@@ -115,7 +116,7 @@ class _Path:
 
     def _is_near(self, answer: Vector, old_base: Vector, new_base: Vector) -> bool:
         """Whether the paths are closer to each other than the new one is to its start, or but some steps apart."""
-        self._lengths.append(float(np.linalg.norm(answer)))
+        self._lengths.append(norm(answer))
         step = self._new.machine.settings.server_lr * statistics.median(self._lengths)
         near = _distance(new_base, old_base) <= _distance(new_base, self._start) + FREE_STEPS * step
         if not near:
