@@ -6,6 +6,7 @@ from tests.server.recorded_runs import LIARS, PROBLEM, record
 
 from secureafl.server.audit import client_records
 from secureafl.server.influence import influence
+from secureafl.server.recorded import RecordedRun
 
 
 def test_shares_add_up_and_liars_have_the_least(tmp_path: Path) -> None:
@@ -33,3 +34,19 @@ def test_a_defense_without_a_median_knows_no_influence(tmp_path: Path) -> None:
     assert influence(run) == {}
     assert all(record.influence is None for record in client_records(run))
     run.journal.close()
+
+
+def test_a_run_whose_defense_needs_trusted_data_can_be_audited(tmp_path: Path) -> None:
+    run = record(tmp_path, 60, defense="zenopp")
+    assert influence(run) == {}
+    assert sum(found.arrivals for found in client_records(run)) == 60
+    run.journal.close()
+
+
+def test_a_run_under_a_rule_of_ones_own_can_be_audited(tmp_path: Path) -> None:
+    run = record(tmp_path, 60, defense="asyncsgd", strength=1.0)
+    run.journal.state_fact("defense", "secureafl")
+    run.journal.close()
+    claimed = RecordedRun.open(tmp_path)
+    assert influence(claimed) == {}
+    claimed.journal.close()

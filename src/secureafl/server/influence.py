@@ -16,15 +16,20 @@ from secureafl.server.recorded import RecordedRun
 
 def influence(run: RecordedRun) -> dict[str, float]:
     """Each client's share of coordinates, averaged over the intact snapshots; empty if the defense takes no median."""
+    if run.facts.get("defense") != "secureafl":  # others may need trusted data to be built at all
+        return {}
     machine = run.machine()
     if not isinstance(machine.defense, SecureAFL) or machine.defense.settings.aggregate != "median":
         return {}
     found: dict[str, list[float]] = {}
     for version, _, sha256 in run.journal.snapshots():
         try:
-            machine.load_state_dict(run.snapshots.read(version, sha256))
+            state = run.snapshots.read(version, sha256)
         except StoreError:
             continue
+        if "defense.history.clients" not in state:  # a rule of the user's own stood in the defense's place
+            return {}
+        machine.load_state_dict(state)
         for client, share in _shares(machine, machine.defense).items():
             found.setdefault(client, []).append(share)
     return {client: float(np.mean(shares)) for client, shares in found.items()}
