@@ -97,7 +97,7 @@ def audit(
         console.print(_audit_table(run, records))
         console.print(
             "influence: how often the client's vote is the median; stale: versions behind;\n"
-            "factor: how abruptly it changed, on average; seen: last. More: --json, --csv.\n"
+            "factor: how abruptly it changed, median; seen: last. More: --json, --csv.\n"
             "One verdict in plain words: [bold]secureafl audit RUN --update N[/bold]"
         )
 

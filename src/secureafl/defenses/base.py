@@ -39,6 +39,12 @@ def dot(a: Vector, b: Vector) -> float:
     return float(kernels.dot(a, b))
 
 
+def distance(a: Vector, b: Vector) -> float:
+    """Euclidean distance, in float64."""
+    gap = a.astype(np.float64) - b
+    return float(np.sqrt(gap @ gap))
+
+
 def clip_to_norm(vector: Vector, limit: float) -> Vector:
     """The vector, shortened to length `limit` if it is longer."""
     length = norm(vector)

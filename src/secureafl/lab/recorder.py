@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from secureafl.lab.cell import CellSettings
-from secureafl.server import Machine
+from secureafl.server import FederationSettings, Machine
 from secureafl.server.journal import Event
 from secureafl.server.machine import Ticket
-from secureafl.server.run import Run, StoreSettings
+from secureafl.server.run import Run
 from secureafl.types import ClientId, Model, Vector, Verdict
 
 
@@ -17,15 +17,16 @@ class Recorder:
 
     def __init__(self, machine: Machine, settings: CellSettings, run_dir: Path) -> None:
         self._machine = machine
-        facts = {
-            "defense": settings.defense,
-            "defense_settings": settings.complete()["defense_settings"],
-            "client_returns": "gradient",
-            "server_lr": settings.server_lr,
-            "max_staleness": machine.settings.max_staleness,
-            "keep_recent": machine.settings.keep_recent,
-        }
-        self._run = Run(machine, StoreSettings(run_dir=run_dir), facts=facts)
+        federation = FederationSettings(
+            run_dir=run_dir,
+            defense=settings.defense,
+            defense_settings=settings.complete()["defense_settings"],
+            client_returns="gradient",
+            server_lr=settings.server_lr,
+            max_staleness=machine.settings.max_staleness,
+        )
+        facts = {**federation.facts(), "keep_recent": machine.settings.keep_recent}
+        self._run = Run(machine, federation, facts=facts)
 
     @property
     def model(self) -> Model:

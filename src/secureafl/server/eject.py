@@ -23,7 +23,7 @@ from pathlib import Path
 
 import numpy as np
 
-from secureafl.defenses.base import norm
+from secureafl.defenses.base import distance, norm
 from secureafl.errors import SettingsError
 from secureafl.history import History
 from secureafl.server.journal import Entry, Event
@@ -69,10 +69,10 @@ def eject(run: RecordedRun, clients: Collection[str], run_dir: Path, *, machine:
             removed += 1
         path.advance_old(entry, str(run.path))
     new.snapshot()
-    distance = _distance(new.machine.model.params, old.model.params)
+    gap = distance(new.machine.model.params, old.model.params)
     kept = new.machine.model.version
     new.close()
-    return Repair(kept, removed, path.left_out, distance)
+    return Repair(kept, removed, path.left_out, gap)
 
 
 class _Path:
@@ -118,7 +118,7 @@ class _Path:
         """Whether the paths are closer to each other than the new one is to its start, or but some steps apart."""
         self._lengths.append(norm(answer))
         step = self._new.machine.settings.server_lr * statistics.median(self._lengths)
-        near = _distance(new_base, old_base) <= _distance(new_base, self._start) + FREE_STEPS * step
+        near = distance(new_base, old_base) <= distance(new_base, self._start) + FREE_STEPS * step
         if not near:
             self._lengths.pop()
         return near
@@ -145,8 +145,3 @@ class _Path:
         weights = weights.copy()
         weights[DELTA] += 1.0
         return self._history.estimate(client, weights, new_base)
-
-
-def _distance(a: Vector, b: Vector) -> float:
-    gap = a.astype(np.float64) - b
-    return float(np.sqrt(gap @ gap))

@@ -96,8 +96,9 @@ class Federation:
         self._num_accepted = 0
         self._recent: deque[tuple[float, float]] = deque(maxlen=RECENT)  # (when, staleness)
         self._refusals: Counter[str] = Counter()  # in a row, per client
-        for entry in self.journal.entries(Event.ARRIVAL):  # of a run that is resumed
-            self._count_refusal(entry.client, entry.reason)
+        if settings.resume and settings.max_refusals is not None:
+            for entry in self.journal.entries(Event.ARRIVAL):
+                self._count_refusal(entry.client, entry.reason)
 
     @property
     def stopped(self) -> bool:

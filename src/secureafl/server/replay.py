@@ -12,8 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-import numpy as np
-
+from secureafl.defenses.base import distance
 from secureafl.server.journal import Event
 from secureafl.server.machine import Machine
 from secureafl.server.recorded import RecordedRun
@@ -57,7 +56,6 @@ def judge_again(run: RecordedRun, now: Machine, then: Machine | None = None) -> 
         before = repeat(then, entry, str(run.path))
         after = repeat(now, entry, str(run.path), check=False)
         if entry.event is Event.ARRIVAL and before is not None and after is not None:
-            gap = now.model.params.astype(np.float64) - then.model.params
             yield Judgement(
                 entry.version,
                 entry.client,
@@ -65,7 +63,7 @@ def judge_again(run: RecordedRun, now: Machine, then: Machine | None = None) -> 
                 str(after.reason),
                 before.accepted,
                 after.accepted,
-                float(np.sqrt(gap @ gap)),
+                distance(now.model.params, then.model.params),
             )
 
 
