@@ -12,15 +12,14 @@ import argparse
 import time
 
 import numpy as np
-import torch
 from _common import write
-from _paper import BATCH, Network
 from rich.console import Console
 from rich.table import Table
 
 from secureafl import ClientId, Machine, MachineSettings, build_defense
+from secureafl.lab.task import Task
 
-SEED, NUM_CLIENTS, SERVER_LR = 0, 50, 0.01
+SEED, NUM_CLIENTS, SERVER_LR, BATCH = 0, 50, 0.01, 32
 DEFENSES = {
     "asyncsgd": ("asyncsgd", {}),
     "secureafl": ("secureafl", {}),
@@ -29,24 +28,24 @@ DEFENSES = {
 
 
 class Rounds:
-    def __init__(self, name: str, settings: dict[str, object], network: Network) -> None:
-        params = network.params()
+    def __init__(self, name: str, settings: dict[str, object], task: Task) -> None:
+        params = task.initial(SEED)
         defense = build_defense(name, params.size, settings, server_lr=SERVER_LR)
         self.machine = Machine(defense, params, MachineSettings(server_lr=SERVER_LR))
-        self.network, self.rng = network, np.random.default_rng(SEED)
-        self.images = torch.rand(512, 1, 28, 28, generator=torch.Generator().manual_seed(SEED))
-        self.labels = torch.from_numpy(self.rng.integers(10, size=512))
+        self.task, self.rng = task, np.random.default_rng(SEED)
+        self.images = self.rng.integers(256, size=(512, 1, 28, 28), dtype=np.uint8)
+        self.labels = self.rng.integers(10, size=512)
         for k in range(NUM_CLIENTS):
             self.machine.enrol(str(k))
         self.count = 0
 
     def run(self) -> float:
         client = ClientId(self.count % NUM_CLIENTS)
-        batch = torch.from_numpy(self.rng.integers(512, size=BATCH))
+        batch = self.rng.integers(512, size=BATCH)
         start = time.perf_counter()
         ticket = self.machine.issue(client)
         params = self.machine.model_of(ticket).params
-        gradient = self.network.gradient(params, self.images[batch], self.labels[batch])
+        gradient = self.task.gradient(params, self.images[batch], self.labels[batch])
         self.machine.receive(ticket.number, gradient)
         self.count += 1
         return time.perf_counter() - start
@@ -56,8 +55,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=150)
     args = parser.parse_args()
-    network = Network(SEED)
-    contestants = {label: Rounds(name, settings, network) for label, (name, settings) in DEFENSES.items()}
+    task = Task("cnn", 10, (1, 28, 28))
+    contestants = {label: Rounds(name, settings, task) for label, (name, settings) in DEFENSES.items()}
     for rounds in contestants.values():
         for _ in range(4 * NUM_CLIENTS):
             rounds.run()
