@@ -180,10 +180,19 @@ class History:
         received: Vector | None,
         rule: kernels.Rule,
         server_lr: float,
+        *,
+        lead: Vector | None = None,
+        silent: npt.NDArray[np.bool_] | None = None,
     ) -> kernels.Step:
-        """One pass: the aggregate of everyone's weighted row sum, with `received` in place of the sender's."""
+        """One pass: the aggregate of everyone's weighted row sum, with `received` in place of the sender's.
+
+        lead    (d,) added to it
+        silent  (n,) who has no vote
+        """
         place = self._slots.get(sender, len(self))
-        return kernels.fused_step(self._storage.chunks, weights, params, place, received, rule, server_lr)
+        return kernels.fused_step(
+            self._storage.chunks, weights, params, place, received, rule, server_lr, lead=lead, silent=silent
+        )
 
     def estimates(self, weights: Float, params: Vector, out: Vector) -> None:
         """Write the weighted row sums of all known clients into the first n rows of `out`."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 from numba import njit, prange
 
 from secureafl.kernels.chunks import Chunks, Float
@@ -29,7 +30,7 @@ NOTHING: Vector = np.empty(0, np.float32)
 class Step(NamedTuple):
     """What one pass gives.
 
-    direction  (d,) the aggregate of all votes
+    direction  (d,) the aggregate of all votes, and the lead
     ahead      (d,) the model after a step of `server_lr` along it
     products   (n, r) inner products of each row, the gap in the base model's place, with ahead - params
     moved      |ahead - params|^2
@@ -49,13 +50,23 @@ def fused_step(
     received: Vector | None,
     rule: Rule,
     server_lr: float,
+    *,
+    lead: Vector | None = None,
+    silent: npt.NDArray[np.bool_] | None = None,
 ) -> Step:
     """Combine everyone's rows by `weights` (n, r) and the update that arrived into one step of the model.
 
     sender    place of the client whose estimate has no vote, n for a newcomer
     received  its update, or None if it has no vote either
+    lead      (d,) added to the aggregate
+    silent    (n,) whose estimates have no vote
     """
     n, d = len(weights), len(params)
+    voting = np.ones(n, np.bool_) if silent is None else ~silent
+    if sender < n:
+        voting[sender] = False
+    places = np.where(voting, np.cumsum(voting) - 1, -1)
+    num_votes = int(voting.sum()) + (received is not None)
     weights32 = weights.astype(np.float32) * chunks.scales
     weights32[:, 1] = weights[:, 1]
     direction, ahead = np.empty(d, np.float32), np.empty(d, np.float32)
@@ -67,10 +78,12 @@ def fused_step(
         chunks,
         weights32,
         params,
-        sender,
+        places,
+        num_votes,
         NOTHING if received is None else received,
         rule,
         np.float32(server_lr),
+        NOTHING if lead is None else lead,
         width,
         direction,
         ahead,
@@ -98,13 +111,11 @@ def _prefetch(chunks, first, last, block, num_blocks):  # type: ignore[no-untype
 
 @njit(parallel=True, cache=True, nogil=True, error_model="numpy")
 def _fused_step(  # type: ignore[no-untyped-def]
-    chunks, weights, params, sender, received, rule, server_lr, width, direction, ahead, products, squares
+    chunks, weights, params, places, votes, received, rule, server_lr, lead, width, direction, ahead, products, squares
 ):
     n, r = weights.shape
     d, num_groups = len(params), len(squares)
     num_tiles, num_blocks, parts = (d + width - 1) // width, (d + BLOCK - 1) // BLOCK, width // BLOCK
-    heard = len(received) > 0
-    votes = max(n, sender + 1) if heard else n - 1
     pitch = tile_pitch(width, rule)
     row_bytes = 4 * pitch
     for group in prange(num_groups):
@@ -130,15 +141,15 @@ def _fused_step(  # type: ignore[no-untyped-def]
                     here[x] -= chunks.origin[first + x]
             here_blocks = min(parts, num_blocks - t * parts)
             for k in range(n):
-                if k != sender:
-                    row_at = tile_at + (k if heard or k < sender else k - 1) * row_bytes
+                if places[k] >= 0:
+                    row_at = tile_at + places[k] * row_bytes
                     for part in range(here_blocks):
                         chunk_at = chunks.at[k] + (t * parts + part) * chunks.block_bytes
                         here_part, row_part = here_at + part * 4 * BLOCK, row_at + part * 4 * BLOCK
                         combine(chunk_at, chunks.kind, weights[k], chunks.scales[k, 1], here_part, row_part)
-            if heard:
+            if len(received):
                 for x in range(used):
-                    tile[sender, x] = received[first + x]
+                    tile[votes - 1, x] = received[first + x]
             next_blocks = min(parts, num_blocks - (t + 1) * parts) if t + 1 < last_tile else 0
             if rule.selects:
                 num_columns = 4 * width // LINE
@@ -147,6 +158,9 @@ def _fused_step(  # type: ignore[no-untyped-def]
             else:
                 exchange(tile_at, row_bytes, rule.network)
             average(tile, rule.start, rule.stop, wide, out)
+            if len(lead):
+                for x in range(used):
+                    out[x] += lead[first + x]
             for x in range(used):
                 before = params[first + x]
                 after = before - server_lr * out[x]  # rounded twice, as the machine does it
