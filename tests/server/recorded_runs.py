@@ -33,6 +33,7 @@ def record(
         "defense_settings": {},
         "server_lr": SERVER_LR,
         "max_staleness": None,
+        "average_over": 200,
         "keep_recent": MAX_DELAY,
     }
     run = Run(machine, StoreSettings(run_dir=run_dir, snapshot_every=50), facts=facts)

@@ -46,6 +46,21 @@ def test_base_and_identity_come_from_the_ticket() -> None:
     assert verdict.evidence["staleness"] == 3
 
 
+def test_the_published_model_averages_the_last_tenth_and_never_more_than_asked() -> None:
+    server, seen = machine(average_over=3), []
+    for arrival in range(60):
+        server.receive(server.issue(A).number, vector(1 if arrival % 2 else -1, 0))
+        seen.append(server.model.params[0])
+        if arrival < 9:
+            assert server.published.params[0] == server.model.params[0]
+    assert server.published.version == server.model.version
+    expected = seen[18]
+    for arrival in range(19, 60):
+        expected += (seen[arrival] - expected) / min(3, (arrival + 1) // 10)
+    assert server.published.params[0] == pytest.approx(expected, abs=1e-6)
+    assert abs(server.published.params[0] - np.mean(seen[-20:])) < abs(server.model.params[0] - np.mean(seen[-20:]))
+
+
 def test_an_answer_to_no_open_ticket_counts_as_nothing() -> None:
     server = machine()
     ticket = server.issue(A)

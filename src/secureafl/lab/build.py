@@ -109,7 +109,12 @@ def make_machine(settings: CellSettings, task: Task, data: ClientData, protocol:
         score=make_scorer(task, trusted),
     )
     staleness = settings.max_staleness if settings.protocol == "virtual-time" else None
-    machine = MachineSettings(server_lr=settings.server_lr, max_staleness=staleness, keep_recent=protocol.keep_recent)
+    machine = MachineSettings(
+        server_lr=settings.server_lr,
+        max_staleness=staleness,
+        keep_recent=protocol.keep_recent,
+        average_over=settings.average_over,
+    )
     return Machine(defense, task.initial(settings.seed), machine)
 
 

@@ -87,6 +87,8 @@ class CellSettings(Settings):
     """Samples per upload: 32, or 64 for all but Fashion-MNIST. [P]"""
     server_lr: float = Field(0.01, gt=0.0)
     """The server's learning rate. [P]"""
+    average_over: int = Field(200, ge=1)
+    """Versions that the published model is averaged over; the newest alone is evaluated too. [A]"""
     partition: Literal["paper", "dirichlet", "iid", "time-blocks"] = "paper"
     """How data are dealt to clients. [P: by class groups; Udacity is unlike by nature]"""
     non_iid: float = Field(0.5, gt=0.0, le=1.0)

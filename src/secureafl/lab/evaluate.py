@@ -14,8 +14,15 @@ from secureafl.types import ClientId, Vector
 
 
 def evaluate(lab: Laboratory) -> dict[str, float]:
-    """All metrics of the present model. ASR is measured under backdoors only: it costs a second pass."""
-    settings, params = lab.settings, lab.simulation.machine.model.params
+    """All metrics of the present model, those of the published one named `published_…`, and estimation errors."""
+    machine = lab.simulation.machine
+    published = {f"published_{name}": value for name, value in score(lab, machine.published.params).items()}
+    return {**score(lab, machine.model.params), **published, **estimation_errors(lab)}
+
+
+def score(lab: Laboratory, params: Vector) -> dict[str, float]:
+    """How a model does on the test data. ASR is measured under backdoors only: it costs a second pass."""
+    settings = lab.settings
     x, y = lab.dataset.test_x[: settings.num_test], lab.dataset.test_y[: settings.num_test]
     outputs = lab.task.predict(params, x)
     if lab.task.num_classes is None:
@@ -26,7 +33,7 @@ def evaluate(lab: Laboratory) -> dict[str, float]:
             marked = lab.task.predict(params, x, lab.trigger.apply)
             found["asr"] = metrics.attack_success_rate(marked, y, settings.target_label)
     found["diverged"] = float(metrics.diverged(outputs))
-    return {**found, **estimation_errors(lab)}
+    return found
 
 
 def estimation_errors(lab: Laboratory) -> dict[str, float]:

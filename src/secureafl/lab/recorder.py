@@ -24,6 +24,7 @@ class Recorder:
             client_returns="gradient",
             server_lr=settings.server_lr,
             max_staleness=machine.settings.max_staleness,
+            average_over=machine.settings.average_over,
         )
         facts = {**federation.facts(), "keep_recent": machine.settings.keep_recent}
         self._run = Run(machine, federation, facts=facts)

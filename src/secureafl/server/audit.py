@@ -86,7 +86,7 @@ def explain(entry: Entry) -> list[str]:
     return lines
 
 
-_NAMES = ("lipschitz_factor", "threshold", "norm", "cosine", "distance", "entropy", "reference_norm")
+_NAMES = ("lipschitz_factor", "threshold", "norm", "agreement", "cosine", "distance", "entropy", "reference_norm")
 _VERDICTS: dict[str, str] = {
     Reason.ACCEPTED: "It was accepted.",
     Reason.FIRST_CONTACT: "It was the client's first answer: accepted, and shortened if too long (it was {norm} long).",
@@ -95,6 +95,8 @@ _VERDICTS: dict[str, str] = {
     " per unit of change of the model, more than the {threshold} that most answers stay under.",
     Reason.CHANGED_ON_SAME_MODEL: "It was rejected: the client sent something else for the very same model.",
     Reason.FILTER_CLOSED: "It was rejected: after first contact this configuration believes no one.",
+    Reason.OPPOSES_THE_CROWD: "It was rejected: over time the client pulls against the median of all (average agreement"
+    " {agreement}), far more than others do.",
     Reason.TOO_FREQUENT: "It was rejected: this client was among the last ones accepted.",
     Reason.AGAINST_REFERENCE: "It was rejected: it points away from the server's reference (cosine {cosine}).",
     Reason.FAR_FROM_REFERENCE: "It was rejected: it lies {distance} from the server's gradient, beyond {threshold}.",

@@ -25,6 +25,9 @@ class FederationSettings(StoreSettings):
     """Factor on each step: 1 suits weights and deltas, a learning rate suits gradients."""
     max_staleness: int | None = Field(None, ge=0)
     """Refuse answers to models more than so many versions old; None to take them all."""
+    average_over: int = Field(200, ge=1)
+    """Evaluate, save and return the average of about so many last versions, of the last tenth of the run while that is
+    less; 1 for the newest alone. Clients always get the newest."""
     max_refusals: int | None = Field(None, ge=1)
     """Give a client no more work after so many answers in a row that could not even be judged: malformed, not finite,
     of another shape, badly signed. None for no limit."""
@@ -51,11 +54,13 @@ class FederationSettings(StoreSettings):
 
     def machine(self) -> MachineSettings:
         """The machine's share of these settings."""
-        return MachineSettings(server_lr=self.server_lr, max_staleness=self.max_staleness)
+        return MachineSettings(
+            server_lr=self.server_lr, max_staleness=self.max_staleness, average_over=self.average_over
+        )
 
     def facts(self) -> dict[str, object]:
         """What a resumed run must share with the one it resumes: everything that decides verdicts."""
-        decisive = ("defense", "defense_settings", "client_returns", "server_lr", "max_staleness")
+        decisive = ("defense", "defense_settings", "client_returns", "server_lr", "max_staleness", "average_over")
         return {name: getattr(self, name) for name in decisive}
 
     def make_defense(self, dim: int, *, reference: Reference | None = None, score: Scorer | None = None) -> Defense:

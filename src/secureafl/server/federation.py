@@ -211,9 +211,9 @@ class Federation:
         self._refusals[client] = self._refusals[client] + 1 if reason in REFUSALS else 0
 
     def _evaluate_if_due(self) -> None:
-        model = self._machine.model
-        if self._evaluator is not None and model.version % self.settings.evaluate_every == 0:
-            self._evaluator.offer(model, self.seconds)
+        due = self._machine.model.version % self.settings.evaluate_every == 0
+        if self._evaluator is not None and due:
+            self._evaluator.offer(self._machine.published, self.seconds)
 
     def _is_over(self) -> bool:
         settings, version = self.settings, self._machine.model.version
@@ -243,7 +243,7 @@ class Federation:
             self._report(self.status())
 
     def _conclude(self) -> Result:
-        model, seconds = self._machine.model, self.seconds
+        model, seconds = self._machine.published, self.seconds
         evaluations = self._evaluator.finish(model, seconds) if self._evaluator is not None else []
         arrays = self.layout.unflatten(model.params)
         if self.settings.run_dir is not None:

@@ -34,6 +34,9 @@ class MachineSettings(Settings):
     """Replies to older models are refused, and those models dropped; None to wait for ever."""
     keep_recent: int = Field(0, ge=0)
     """Past versions kept although no ticket needs them, so that a ticket can be issued for them."""
+    average_over: int = Field(200, ge=1)
+    """The published model is the average of about so many last versions, of the last tenth of the run while that is
+    less; 1 publishes the newest. Clients always get the newest. [A]"""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -53,6 +56,7 @@ class Machine:
         self.settings = settings
         self._server_lr = np.float32(settings.server_lr)
         self._model = Model(0, _frozen(params.astype(np.float32)))
+        self._average = self._model.params.copy()
         self._held: dict[int, Model] = {0: self._model}  # every version that someone may still refer to
         self._tickets: dict[int, Ticket] = {}
         self._uses: Counter[int] = Counter()  # open tickets per version
@@ -64,6 +68,11 @@ class Machine:
     def model(self) -> Model:
         """The present model."""
         return self._model
+
+    @property
+    def published(self) -> Model:
+        """The present version for those who use the model: averaged over the last versions, whose swings cancel."""
+        return Model(self._model.version, _frozen(self._average.copy()))
 
     @property
     def held_versions(self) -> list[int]:
@@ -146,8 +155,14 @@ class Machine:
                 verdict = refuse(Reason.MODEL_OVERFLOW, **verdict.evidence)
         self._model = Model(self._model.version + 1, params)
         self._held[self._model.version] = self._model
+        self._follow()
         self._release()
         return verdict
+
+    def _follow(self) -> None:
+        """Move the average towards the present model."""
+        span = max(1, min(self.settings.average_over, self._model.version // 10))
+        self._average += (self._model.params - self._average) / np.float32(span)
 
     def state_dict(self) -> StateDict:
         """Everything, so that an equally configured machine goes on bit for bit."""
@@ -162,6 +177,7 @@ class Machine:
             "held_versions": np.array(versions, np.int64),
             "held_places": np.array([places[id(self._held[v].params)] for v in versions], np.int64),
             "params": np.stack(list(distinct.values())),
+            "average": self._average.copy(),
             "names": np.frombuffer(json.dumps(self._names).encode(), np.uint8).copy(),
             **scoped("defense", self.defense.state_dict()),
         }
@@ -175,6 +191,7 @@ class Machine:
         versions, places = (np.asarray(state[key]).tolist() for key in ("held_versions", "held_places"))
         self._held = {v: Model(v, arrays[place]) for v, place in zip(versions, places, strict=True)}
         self._model = self._held[int(np.asarray(state["version"], np.int64))]
+        self._average = np.array(state["average"], np.float32)
         self._next_ticket = int(np.asarray(state["next_ticket"], np.int64))
         tickets = [Ticket(n, ClientId(c), v) for n, c, v in np.asarray(state["tickets"]).tolist()]
         self._tickets = {ticket.number: ticket for ticket in tickets}

@@ -53,6 +53,9 @@ class RecordedRun:
             name, len(self.first), {**own, **(changes or {})}, server_lr=server_lr, reference=reference, score=score
         )
         settings = MachineSettings(
-            server_lr=server_lr, max_staleness=self.facts["max_staleness"], keep_recent=self.facts.get("keep_recent", 0)
+            server_lr=server_lr,
+            max_staleness=self.facts["max_staleness"],
+            keep_recent=self.facts.get("keep_recent", 0),
+            average_over=self.facts["average_over"],
         )
         return Machine(built, self.first.copy(), settings)
