@@ -9,7 +9,7 @@ from secureafl.storage import Precision
 
 def run(num_arrivals: int, *, told: float = 0.05, **settings: object) -> tuple[SecureAFL, Federation]:
     problem = Quadratic(num_clients=20, dim=150)
-    secure = SecureAFL(150, SecureAFLSettings(**settings), server_lr=told)  # type: ignore[arg-type]
+    secure = SecureAFL(150, SecureAFLSettings.paper(correction="calibrated", **settings), server_lr=told)
     federation = Federation(problem, secure)
     federation.run(num_arrivals)
     return secure, federation

@@ -24,15 +24,16 @@ def lipschitz_factor(delta_change: float, param_change: float) -> float:
 
 
 class FactorLog:
-    """The paper's Q: every factor seen so far (or the last `window`), in order.
+    """The paper's Q: every factor seen so far (or the last `window`), in order. `tolerance` times a percentile passes.
 
     The test of Eq. (3), "the new factor is at most the percentile of a log that already holds it", needs no
     interpolation: with N older entries q_0 <= ... <= q_{N-1} it is `factor <= q_{floor(percentile * N)}`.
     """
 
-    def __init__(self, percentile: float, window: int | None = None) -> None:
+    def __init__(self, percentile: float, window: int | None = None, tolerance: float = 1.0) -> None:
         self._percentile = percentile
         self._window = window
+        self._tolerance = tolerance
         self._sorted: array[float] = array("d")
         self._recent: deque[float] = deque()
 
@@ -42,7 +43,7 @@ class FactorLog:
     def threshold(self) -> float:
         """The largest factor that would pass now; infinite while the log is empty or the percentile is 1."""
         index = math.floor(self._percentile * len(self._sorted))
-        return self._sorted[index] if index < len(self._sorted) else math.inf
+        return self._tolerance * self._sorted[index] if index < len(self._sorted) else math.inf
 
     def admit(self, factor: float) -> bool:
         """Whether the factor passes; then it joins the log, passed or not. An infinite one does neither."""

@@ -58,6 +58,7 @@ class Reason(StrEnum):
     CHANGED_TOO_ABRUPTLY = "changed-too-abruptly"
     CHANGED_ON_SAME_MODEL = "changed-on-same-model"
     FILTER_CLOSED = "filter-closed"
+    OPPOSES_THE_CROWD = "opposes-the-crowd"
     TOO_FREQUENT = "too-frequent"
     AGAINST_REFERENCE = "against-reference"
     FAR_FROM_REFERENCE = "far-from-reference"

@@ -20,23 +20,52 @@ class LiteralSecureAFL:
         self.pairs: dict[ClientId, list[tuple[Vector, Vector]]] = {}
         self.factors: list[float] = []
         self.agreement = self.prediction = 0.0
+        self.changes: list[float] = []
+        self.gaps: list[float] = []
+        self.norms: list[float] = []
+        self.median: Float | None = None
+        self.averages: dict[ClientId, float] = {}
+        self.counts: dict[ClientId, int] = {}
+        self.opposing: set[ClientId] = set()
+        self.rejections: dict[ClientId, int] = {}
 
     def step(self, update: Update, model: Model) -> tuple[bool, Float | None]:
         i, g, w_base = update.client, update.delta, update.base.params
-        if i not in self.references:
-            g, accepted = self.clip(g.astype(np.float64)).astype(np.float32), True
+        known, change = i in self.references, np.zeros(len(g))
+        if not known:
+            g, accepted = self.clip(g.astype(np.float64), self.limit(self.norms)).astype(np.float32), True
         else:
-            accepted = self.judge(i, g, w_base)
-        votes = [self.estimate(k, model.params) for k in self.references if k != i]
+            accepted, limit = self.judge(i, g, w_base), self.limit(self.changes)
+            g_ref, w_ref = self.references[i]
+            change = g.astype(np.float64) - g_ref
+            self.changes.append(float(np.linalg.norm(change)))
+            self.gaps.append(float(np.linalg.norm(w_base.astype(np.float64) - w_ref)))
+            if accepted and self.settings.max_change is not None:
+                change = self.clip(change, limit)
+                g = (g_ref + change).astype(np.float32)
+        self.norms.append(float(np.linalg.norm(update.delta.astype(np.float64))))
+        smooth = accepted
+        if accepted and self.settings.opposition is not None and self.median is not None:
+            self.hear(i, update.delta.astype(np.float64))
+            accepted = i not in self.opposing
+        self.rejections[i] = 0 if accepted else self.rejections.get(i, 0) + 1
+        votes = [self.estimate(k, model.params) for k in self.references if k != i and not self.silent(k)]
         if accepted:
             votes.append(g.astype(np.float64))
-        if accepted or self.settings.history == "all":
+        direction = None
+        if votes:
+            self.median = direction = self.aggregate(np.array(votes))
+            if accepted and known:
+                direction = direction + self.settings.lead * change
+        if smooth or self.settings.history == "all":
             self.remember(i, g, w_base, calibrate=accepted)
-        return accepted, self.aggregate(np.array(votes)) if votes else None
+        return accepted, direction
 
     def judge(self, i: ClientId, g: Vector, w_base: Vector) -> bool:
         g_ref, w_ref = self.references[i]
-        gap = np.linalg.norm(w_base.astype(np.float64) - w_ref)
+        gap = float(np.linalg.norm(w_base.astype(np.float64) - w_ref))
+        if self.gaps:
+            gap = float(np.hypot(gap, self.settings.gap_damping * self.middle(self.gaps)))
         change = np.linalg.norm(g.astype(np.float64) - g_ref)
         if gap == 0:
             if change > 0:
@@ -44,8 +73,41 @@ class LiteralSecureAFL:
             factor = 0.0
         else:
             factor = float(change / gap)
+        before = np.sort(self.recent(self.factors))
         self.factors.append(factor)
-        return factor <= reference.percentile(np.array(self.factors), self.settings.percentile)
+        place = int(self.settings.percentile * len(before))
+        return len(before) == 0 or place == len(before) or factor <= self.settings.tolerance * before[place]
+
+    def recent(self, values: list[float]) -> list[float]:
+        return values if self.settings.window is None else values[-self.settings.window :]
+
+    def middle(self, values: list[float]) -> float:
+        recent = sorted(self.recent(values))
+        return recent[len(recent) // 2]
+
+    def limit(self, values: list[float]) -> float:
+        if self.settings.max_change is None or not values:
+            return self.settings.clip_norm
+        return min(self.settings.clip_norm, self.settings.max_change * self.middle(values))
+
+    def hear(self, i: ClientId, g: Float) -> None:
+        assert self.median is not None
+        cosine = float(g @ self.median / (np.linalg.norm(g) * np.linalg.norm(self.median)))
+        count = self.counts[i] = self.counts.get(i, 0) + 1
+        weight = max(1 / count, 1 - self.settings.agreement_decay)
+        self.averages[i] = (1 - weight) * self.averages.get(i, 0.0) + weight * cosine
+        heard = {k: v for k, v in self.averages.items() if self.counts[k] >= 2}
+        if len(heard) >= 10:
+            middle = np.median(list(heard.values()))
+            spread = max(np.median([v - middle for v in heard.values() if v >= middle]), 0.025)
+            limit = self.settings.opposition or 0.0
+            self.opposing = {
+                k for k, v in heard.items() if v < middle - spread * (limit / 2 if k in self.opposing else limit)
+            }
+
+    def silent(self, k: ClientId) -> bool:
+        limit = self.settings.silence_after
+        return k in self.opposing or (limit is not None and self.rejections[k] >= limit)
 
     def correction(self, k: ClientId, params: Vector) -> Float:
         """The Hessian product before calibration, bounded if the settings say so."""
@@ -67,8 +129,9 @@ class LiteralSecureAFL:
             share = float(np.clip(self.agreement / self.prediction, 0, 1)) if self.prediction > 0 else 0.0
         return self.clip(self.references[k][0] + share * self.correction(k, params))
 
-    def clip(self, vector: Float) -> Float:
-        return vector * min(1.0, self.settings.clip_norm / max(float(np.linalg.norm(vector)), 1e-300))
+    def clip(self, vector: Float, limit: float | None = None) -> Float:
+        limit = self.settings.clip_norm if limit is None else limit
+        return vector * min(1.0, limit / max(float(np.linalg.norm(vector)), 1e-300))
 
     def aggregate(self, votes: Float) -> Float:
         if self.settings.aggregate == "median":

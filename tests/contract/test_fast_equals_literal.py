@@ -4,6 +4,7 @@ from tests.contract.literal_secureafl import LiteralSecureAFL
 from tests.support import Quadratic
 
 from secureafl import ClientId, Model, SecureAFL, SecureAFLSettings, Update
+from secureafl.defenses import PAPER
 from secureafl.types import Reason
 
 
@@ -11,17 +12,21 @@ from secureafl.types import Reason
 @pytest.mark.parametrize(
     "changes",
     [
-        {"correction": "none"},
+        {},
         {"correction": "raw"},
+        dict(PAPER),
+        {**PAPER, "correction": "none"},
+        {"opposition": 1.0, "agreement_decay": 0.5},
+        {"lead": 1.0, "max_change": 0.5, "window": 40},
         {"correction": "bounded"},
         {"correction": "calibrated"},
         {"history": "all"},
         {"aggregate": "trimmed_mean"},
         {"aggregate": "mean"},
         {"memory": 1, "clip_norm": 1.0},
-        {"percentile": 0.5},
+        {**PAPER, "percentile": 0.5},
     ],
-    ids=lambda changes: "-".join(f"{k}={v}" for k, v in changes.items()),
+    ids=lambda changes: ("paper-" if PAPER.items() <= changes.items() else "") + "-".join(map(str, changes)),
 )
 def test_fast_path_agrees_with_the_literal_reference_over_500_arrivals(
     num_clients: int, changes: dict[str, object]

@@ -10,7 +10,7 @@ from secureafl.types import Reason
 
 
 def defense(**settings: object) -> SecureAFL:
-    return SecureAFL(3, SecureAFLSettings(**settings))  # type: ignore[arg-type]
+    return SecureAFL(3, SecureAFLSettings.paper(**settings))
 
 
 def direction(verdict_direction: Vector | None) -> list[float]:
@@ -91,7 +91,7 @@ def test_history_all_stores_rejected_uploads_too() -> None:
 def test_estimate_is_exact_on_a_quadratic_along_the_newest_step() -> None:
     problem = Quadratic(dim=6, noise=0.0)
     rng = np.random.default_rng(0)
-    secure = SecureAFL(6, SecureAFLSettings(correction="raw", percentile=1.0))
+    secure = SecureAFL(6, SecureAFLSettings.paper(correction="raw", percentile=1.0))
     bases = [rng.normal(size=6).astype(np.float32) for _ in range(4)]
     for version, w in enumerate(bases):
         here = Model(version, w)
@@ -118,8 +118,7 @@ def test_step_does_not_depend_on_how_clients_are_numbered() -> None:
 
 def test_every_coordinate_of_the_step_lies_within_the_votes() -> None:
     problem = Quadratic()
-    secure = problem.defense("secureafl")
-    assert isinstance(secure, SecureAFL)
+    secure = SecureAFL(problem.dim, SecureAFLSettings(lead=0.0))
     w, rng = np.zeros(problem.dim, np.float32), np.random.default_rng(5)
     for version in range(100):
         here, k = Model(version, w), int(rng.integers(problem.num_clients))
@@ -138,7 +137,7 @@ def test_every_coordinate_of_the_step_lies_within_the_votes() -> None:
 def test_acceptance_tends_to_the_percentile_when_factors_are_alike_for_all() -> None:
     """White-noise updates on a model that walks at random: the factors of different arrivals are alike in law."""
     secure, rng = (
-        SecureAFL(40, SecureAFLSettings(percentile=0.7, correction="none", history="all")),
+        SecureAFL(40, SecureAFLSettings.paper(percentile=0.7, correction="none", history="all")),
         np.random.default_rng(0),
     )
     accepted = []
@@ -154,7 +153,7 @@ def test_raw_correction_blows_up_under_noise_where_bounded_does_not(seed: int) -
     longest = {}
     for correction in ("raw", "bounded", "calibrated"):
         problem = Quadratic(num_clients=10, dim=30, noise=0.5, seed=seed)
-        secure = SecureAFL(30, SecureAFLSettings(correction=correction, clip_norm=1e9))
+        secure = SecureAFL(30, SecureAFLSettings.paper(correction=correction, clip_norm=1e9))
         federation = Federation(problem, secure, seed=seed)
         longest[correction] = 0.0
         for _ in range(300):
@@ -171,7 +170,7 @@ def test_raw_correction_blows_up_under_noise_where_bounded_does_not(seed: int) -
 
 
 def test_estimates_are_clipped() -> None:
-    secure = SecureAFL(2, SecureAFLSettings(correction="raw", clip_norm=1.0, percentile=1.0))
+    secure = SecureAFL(2, SecureAFLSettings.paper(correction="raw", clip_norm=1.0, percentile=1.0))
     for version, w in enumerate([[0.0, 0.0], [0.1, 0.0], [0.2, 0.0]]):
         here = model(version, w)
         secure.step(update(0, here, np.asarray(w) * 4), here)
@@ -181,8 +180,7 @@ def test_estimates_are_clipped() -> None:
 
 def test_calibration_is_between_none_and_full_and_zero_before_any_evidence() -> None:
     problem = Quadratic(noise=0.0)
-    secure = problem.defense("secureafl")
-    assert isinstance(secure, SecureAFL)
+    secure = SecureAFL(problem.dim, SecureAFLSettings(correction="calibrated"))
     assert secure.calibration == 0.0
     Federation(problem, secure).run(200)
     assert 0.3 < secure.calibration <= 1.0
@@ -249,3 +247,84 @@ def test_liars_that_reverse_and_amplify_are_outvoted() -> None:
 
 def test_paper_reading_is_available_by_name() -> None:
     assert SecureAFL.paper(3).settings.correction == "raw"
+
+
+def test_what_a_client_adds_by_its_lead_is_its_last_update_minus_its_first() -> None:
+    """Whatever it sends in between: nothing builds up."""
+    free = {"lead": 0.5, "correction": "none", "percentile": 1.0}
+    led, plain = defense(**free), defense(**{**free, "lead": 0.0})
+    rng, added = np.random.default_rng(3), np.zeros(3)
+    sent = [rng.normal(size=3).astype(np.float32) * 10 for _ in range(30)]
+    for version, delta in enumerate(sent):
+        here = Model(version, rng.normal(size=3).astype(np.float32))
+        ours, theirs = (one.step(update(0, here, delta), here) for one in (led, plain))
+        assert ours.direction is not None
+        assert theirs.direction is not None
+        added += ours.direction - theirs.direction
+    assert added == pytest.approx(0.5 * (sent[-1] - sent[0]), abs=1e-4)
+
+
+def test_no_update_counts_as_further_away_than_the_limit() -> None:
+    secure = defense(max_change=2.0, percentile=1.0, correction="none")
+    for version in range(9):
+        here = model(version, [version, 0, 0])
+        secure.step(update(0, here, [version % 2, 0, 0]), here)  # changes by 1 each time
+    far = model(9, [9, 0, 0])
+    assert secure.step(update(0, far, [1000, 0, 0]), far).accepted
+    assert secure.history.last_delta(ClientId(0)).tolist() == [2, 0, 0]  # from 0, by twice the usual
+
+
+def test_a_newcomer_counts_as_no_longer_than_the_limit() -> None:
+    secure = defense(max_change=2.0, correction="none")
+    for client in range(5):
+        secure.step(update(client, START, [1, 0, 0]), START)
+    secure.step(update(5, START, [0, 30, 0]), START)
+    assert secure.history.last_delta(ClientId(5)).tolist() == [0, 2, 0]
+
+
+def test_one_rejected_too_often_in_a_row_has_no_vote_until_it_is_believed_again() -> None:
+    secure = defense(silence_after=2, correction="none", tolerance=1e-9)
+    secure.step(update(0, START, [1, 1, 1]), START)
+    secure.step(update(1, START, [3, 3, 3]), START)
+    moved = model(1, [1, 0, 0])
+    assert secure.step(update(1, moved, [4, 3, 3]), moved).accepted  # the first factor of all passes
+    for number in range(2, 4):
+        later = model(number, [number, 0, 0])
+        verdict = secure.step(update(0, later, [9 * number, 0, 0]), later)
+        assert not verdict.accepted
+    quiet = secure.step(update(2, later, [8, 3, 3]), later)
+    assert direction(quiet.direction) == [6, 3, 3]  # of clients 1 and 2 alone
+    assert secure.step(update(0, later, [1, 1, 1]), later).accepted  # no change at all
+    again = secure.step(update(3, later, [5, 5, 5]), later)
+    assert direction(again.direction) == [4.5, 3, 3]
+
+
+def test_factors_tell_behaviour_rather_than_how_little_the_model_moved() -> None:
+    paper, damped = (defense(correction="none", tolerance=1.5, gap_damping=damping) for damping in (0.0, 1.0))
+    for secure in (paper, damped):
+        for version in range(8):
+            here = model(version, [version, 0, 0])
+            secure.step(update(0, here, [0, version % 2, 0]), here)
+        near = model(8, [7.01, 0, 0])
+        verdict = secure.step(update(0, near, [0, 0, 0]), near)  # the same step as ever, over a hundredth of the gap
+        assert verdict.accepted == (secure is damped)
+
+
+def test_those_who_pull_against_the_crowd_lose_their_votes_while_there_is_a_common_direction() -> None:
+    problem, rng = Quadratic(num_clients=20, dim=60, noise=0.3), np.random.default_rng(0)
+    secure = SecureAFL(60, SecureAFLSettings())
+    caught: set[int] = set()
+    assert secure.agreement is not None
+    w = np.zeros(60, np.float32)
+    for version in range(150):
+        here, k = Model(version, w), int(rng.integers(20))
+        delta = problem.noisy_gradient(k, w, rng)
+        if k < 4:
+            delta = -5 * np.mean([problem.gradient(c, w) for c in range(20)], axis=0)
+        verdict = secure.step(update(k, here, delta), here)
+        if verdict.direction is not None:
+            w = w - np.float32(0.05) * verdict.direction
+        caught |= secure.agreement.opposing
+    liars = {0, 1, 2, 3}
+    assert len(caught & liars) >= 2
+    assert len(caught - liars) <= 1

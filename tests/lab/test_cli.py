@@ -28,7 +28,7 @@ def test_recipes_are_listed_with_their_cost() -> None:
     result = runner.invoke(app, ["lab", "sweep", "--list"])
     assert result.exit_code == 0
     assert "main-fashion-mnist" in result.output
-    assert "1,760,000" in result.output
+    assert "1,980,000" in result.output
 
 
 @pytest.mark.parametrize(

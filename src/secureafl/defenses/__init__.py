@@ -15,7 +15,7 @@ from secureafl.defenses.base import Defense
 from secureafl.defenses.basgd import BASGD, BASGDSettings
 from secureafl.defenses.kardam import Kardam, KardamSettings
 from secureafl.defenses.sageflow import Sageflow, SageflowSettings
-from secureafl.defenses.secureafl import PAPER_VARIANTS, SecureAFL, SecureAFLSettings
+from secureafl.defenses.secureafl import PAPER, PAPER_VARIANTS, SecureAFL, SecureAFLSettings
 from secureafl.defenses.trusted import Reference, Score, Scorer
 from secureafl.defenses.zenopp import ZenoPP, ZenoPPSettings
 from secureafl.errors import SettingsError, UnknownSettingError
@@ -72,6 +72,7 @@ def build_defense(
 __all__ = [
     "BASGD",
     "DEFENSES",
+    "PAPER",
     "PAPER_VARIANTS",
     "AFLGuard",
     "AFLGuardSettings",

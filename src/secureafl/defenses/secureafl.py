@@ -15,14 +15,17 @@ can be switched off: mini-batch noise makes the raw Hessian product explode, so 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
+import numpy.typing as npt
 from pydantic import Field
 
 from secureafl import kernels
+from secureafl.agreement import Agreement
 from secureafl.defenses.base import clip_to_norm, norm, scoped, staleness, unscoped
 from secureafl.gaps import GapProducts
 from secureafl.history import Corrections, Float, History
@@ -38,17 +41,36 @@ MAX_WEIGHT = 1e30
 class SecureAFLSettings(Settings):
     """SecureAFL's settings; values marked [P] are the paper's, [A] are ours."""
 
-    percentile: float = Field(0.8, gt=0.0, le=1.0)
-    """Share of past Lipschitz factors an update's own factor may not exceed: the paper's alpha. [P]"""
-    window: int | None = Field(None, ge=1)
-    """Judge against the last so many factors only; None for all of them. [P: all]"""
+    percentile: float = Field(0.5, gt=0.0, le=1.0)
+    """Share of past Lipschitz factors that `tolerance` is measured from: the paper's alpha. The filter holds as long as
+    fewer than 1 - percentile of all uploads are wild. [P: 0.8]"""
+    tolerance: float = Field(3.0, gt=0.0)
+    """How many times that percentile an update's own factor may be. [P: 1]"""
+    window: int | None = Field(1000, ge=1)
+    """Judge against the last so many arrivals only; None for all of them. [P: all]"""
+    gap_damping: float = Field(1.0, ge=0.0)
+    """Factors are measured over sqrt(|w - w_ref|^2 + (gap_damping * typical gap)^2), so that they tell how a client
+    behaves and not how little the model moved meanwhile. [P: 0]"""
     filter: Literal["lipschitz", "accept_all", "accept_none"] = "lipschitz"
     """Who passes after first contact: those smooth enough [P], everyone (Variant III) or no one (Variant IV)."""
     warmup_rounds: int = Field(0, ge=0)
     """Arrivals at the start during which the filter lets everyone pass. [A]"""
+    max_change: float | None = Field(2.0, gt=0.0)
+    """An update counts as at most so many times the typical change away from its client's last one, and a client's
+    first as at most so many times the typical length; never beyond `clip_norm`. None for no such limit. [P: None]"""
+    opposition: float | None = Field(4.0, gt=0.0)
+    """Spreads by which a client's average agreement with the median may lie below everyone's; one that lies lower has
+    no vote. None for no such test. [P: None]"""
+    agreement_decay: float = Field(0.9, ge=0.0, lt=1.0)
+    """Weight left of a client's average agreement after its next update. [A]"""
+    silence_after: int | None = Field(3, ge=1)
+    """Rejections in a row after which a client's estimate has no vote until it is believed again. [P: None]"""
+    lead: float = Field(0.5, ge=0.0, le=1.0)
+    """Share of a believed update's change, g - g_ref, that moves the model at once, beside its one vote in n. What a
+    client adds this way in all is its last update minus its first, whatever it sends. [P: 0]"""
     memory: int = Field(3, ge=0)
-    """L-BFGS pairs remembered per client: the paper's epsilon. [P]"""
-    correction: Literal["none", "raw", "bounded", "calibrated"] = "calibrated"
+    """L-BFGS pairs remembered per client, where estimates are corrected: the paper's epsilon. [P]"""
+    correction: Literal["none", "raw", "bounded", "calibrated"] = "none"
     """How far estimates follow the Hessian product: not at all, literally [P], never by more than `correction_bound`,
     or bounded and scaled by how well it predicted real arrivals so far. [A]"""
     correction_bound: float = Field(0.5, gt=0.0)
@@ -78,10 +100,23 @@ class SecureAFLSettings(Settings):
     """Threads that a step may use; None for all of the machine. Results do not depend on it. [A]"""
 
     @classmethod
-    def paper(cls) -> SecureAFLSettings:
+    def paper(cls, **changes: Any) -> SecureAFLSettings:
         """The paper's text: Algorithm 2's product as it is. Clipped estimates and usable pairs only, as always."""
-        return cls(correction="raw")
+        return cls(**{**PAPER, **changes})
 
+
+PAPER: Mapping[str, Any] = {
+    "percentile": 0.8,
+    "tolerance": 1.0,
+    "window": None,
+    "gap_damping": 0.0,
+    "max_change": None,
+    "opposition": None,
+    "silence_after": None,
+    "lead": 0.0,
+    "correction": "raw",
+}
+"""The paper's own reading, as changes to `SecureAFLSettings`."""
 
 PAPER_VARIANTS: Mapping[str, Mapping[str, object]] = {
     "I": {"aggregate": "mean"},
@@ -111,10 +146,13 @@ class SecureAFL:
         self._dim = dim
         self.settings = settings
         self._server_lr = server_lr
-        self.log = FactorLog(settings.percentile, settings.window)
+        self.log = FactorLog(settings.percentile, settings.window, settings.tolerance)
+        self._changes, self._gaps, self._norms = (FactorLog(0.5, settings.window) for _ in range(3))
+        self.agreement = Agreement(settings.opposition, settings.agreement_decay) if settings.opposition else None
+        self._num_rejections: Counter[ClientId] = Counter()  # in a row, per client
         self.history = History(
             dim,
-            settings.memory,
+            settings.memory if settings.correction != "none" else 0,
             min_curvature=settings.min_curvature,
             strict=settings.triangle == "strict",
             precision=settings.history_dtype,
@@ -139,22 +177,45 @@ class SecureAFL:
     def step(self, update: Update, model: Model) -> Verdict:
         if fault := update.fault(self._dim):
             return refuse(fault)
-        delta, change = update.delta, None
+        client, delta, change = update.client, update.delta, None
         evidence = {"norm": norm(delta), "staleness": float(staleness(update, model))}
-        if update.client in self.history:
-            change = self.history.change(update.client, delta, update.base.params)
+        if client in self.history:
+            change = self.history.change(client, delta, update.base.params)
             accepted, reason = self._judge(change, evidence)
+            limit = self._limit(self._changes)
+            self._changes.admit(change.delta_change)
+            self._gaps.admit(change.param_change)
+            if accepted and self.settings.max_change is not None and change.delta_change > limit:
+                delta, change = self._drawn(client, change, limit)
         else:
-            delta = clip_to_norm(delta, self.settings.clip_norm)
+            delta = clip_to_norm(delta, self._limit(self._norms))
             accepted, reason = True, Reason.FIRST_CONTACT
-        direction = self._direction(update.client, delta if accepted else None, model.params)
-        if accepted or self.settings.history == "all":
+        self._norms.admit(evidence["norm"])
+        smooth = accepted
+        if accepted and self.agreement is not None:
+            if not self.agreement.hear(client, update.delta):
+                accepted, reason = False, Reason.OPPOSES_THE_CROWD
+            evidence["agreement"] = self.agreement.average(client)
+        self._num_rejections[client] = 0 if accepted else self._num_rejections[client] + 1
+        direction = self._direction(client, delta if accepted else None, change, model.params)
+        if smooth or self.settings.history == "all":  # one who opposes may come back, so what it sends is remembered
             self._learn(update, delta, change, accepted)
         self._num_arrivals += 1
-        evidence["calibration"] = self.calibration
+        if self.settings.correction == "calibrated":
+            evidence["calibration"] = self.calibration
         if direction is not None:
             evidence["direction_norm"] = norm(direction)
         return Verdict(accepted, reason, direction, evidence)
+
+    def allowance(self, client: ClientId, base: Vector) -> float:
+        """How far an update for `base` may be from the client's last one and still pass the filter; infinite where the
+        filter does not judge it.
+        """
+        unfiltered = self.settings.filter == "accept_all" or self._num_arrivals < self.settings.warmup_rounds
+        if client not in self.history or unfiltered:
+            return math.inf
+        gap = self._damped(self.history.distances(client, self.history.last_delta(client), base)[1])
+        return self.log.threshold() * gap if gap > 0.0 else 0.0
 
     def estimate(self, client: ClientId, params: Vector) -> Vector:
         """What this client would have sent for `params`, as far as its past tells."""
@@ -172,6 +233,11 @@ class SecureAFL:
             **scoped("log", self.log.state_dict()),
             **scoped("history", self.history.state_dict()),
             **scoped("gaps", self.gaps.state_dict()),
+            **scoped("changes", self._changes.state_dict()),
+            **scoped("typical_gaps", self._gaps.state_dict()),
+            **scoped("norms", self._norms.state_dict()),
+            **(scoped("agreement", self.agreement.state_dict()) if self.agreement is not None else {}),
+            "rejections": np.array(sorted(self._num_rejections.items()), np.int64).reshape(-1, 2),
             "num_arrivals": np.array(self._num_arrivals, np.int64),
             "calibration": np.array([self._agreement, self._prediction]),
         }
@@ -180,11 +246,17 @@ class SecureAFL:
         self.log.load_state_dict(unscoped("log", state))
         self.history.load_state_dict(unscoped("history", state))
         self.gaps.load_state_dict(unscoped("gaps", state))
+        self._changes.load_state_dict(unscoped("changes", state))
+        self._gaps.load_state_dict(unscoped("typical_gaps", state))
+        self._norms.load_state_dict(unscoped("norms", state))
+        if self.agreement is not None:
+            self.agreement.load_state_dict(unscoped("agreement", state))
+        self._num_rejections = Counter({ClientId(k): c for k, c in np.asarray(state["rejections"]).tolist()})
         self._num_arrivals = int(np.asarray(state["num_arrivals"], np.int64))
         self._agreement, self._prediction = np.asarray(state["calibration"], np.float64).tolist()
 
     def _judge(self, change: kernels.Change, evidence: dict[str, float]) -> tuple[bool, Reason]:
-        factor = lipschitz_factor(change.delta_change, change.param_change)  # Eq. (2)
+        factor = lipschitz_factor(change.delta_change, self._damped(change.param_change))  # Eq. (2)
         evidence |= {"lipschitz_factor": factor, "threshold": self.log.threshold()}
         smooth = self.log.admit(factor)  # Eq. (3); the factor joins the log before it is tested
         if self.settings.filter == "accept_all" or self._num_arrivals < self.settings.warmup_rounds:
@@ -195,17 +267,54 @@ class SecureAFL:
             return True, Reason.ACCEPTED
         return False, Reason.CHANGED_ON_SAME_MODEL if math.isinf(factor) else Reason.CHANGED_TOO_ABRUPTLY
 
-    def _direction(self, sender: ClientId, received: Vector | None, params: Vector) -> Vector | None:
+    def _damped(self, gap: float) -> float:
+        """The gap between two models, as far as a change is measured by it."""
+        typical = self._gaps.threshold()
+        return math.hypot(gap, self.settings.gap_damping * typical) if math.isfinite(typical) else gap
+
+    def _limit(self, typical: FactorLog) -> float:
+        """The longest that counts in full, given what is typical."""
+        if self.settings.max_change is None:
+            return self.settings.clip_norm
+        return min(self.settings.clip_norm, self.settings.max_change * typical.threshold())
+
+    def _drawn(self, client: ClientId, change: kernels.Change, limit: float) -> tuple[Vector, kernels.Change]:
+        """An update that is too far away from its client's last one, drawn towards that."""
+        share = limit / change.delta_change
+        step = np.float32(share) * change.delta_step
+        drawn = change._replace(delta_step=step, delta_change=limit, curvature=share * change.curvature)
+        return self.history.last_delta(client) + step, drawn
+
+    def _direction(
+        self, sender: ClientId, received: Vector | None, change: kernels.Change | None, params: Vector
+    ) -> Vector | None:
         """Eqs. (4)-(5): combine the received update, if believed, with the estimates of everyone else."""
         if not self.settings.estimates:
             return received
-        num_votes = len(self.history) - (sender in self.history) + (received is not None)
+        silent = self._silent()
+        num_votes = len(self.history) - int(silent.sum()) + (received is not None)
+        if sender in self.history and not silent[self.history.slot(sender)]:
+            num_votes -= 1
         if num_votes == 0:
             return None
+        lead = None
+        if self.settings.lead > 0.0 and received is not None and change is not None:
+            lead = np.float32(self.settings.lead) * change.delta_step
         weights = self._weights(self.history.corrections(params, self.gaps.at(params)))
-        step = self.history.step(weights, params, sender, received, self._rule(num_votes), self._server_lr)
+        step = self.history.step(
+            weights, params, sender, received, self._rule(num_votes), self._server_lr, lead=lead, silent=silent
+        )
         self.gaps.advance(step)
+        if self.agreement is not None:
+            self.agreement.follow(step.direction if lead is None else step.direction - lead)
         return step.direction
+
+    def _silent(self) -> npt.NDArray[np.bool_]:
+        """(n,) known clients without a vote: those who oppose, and those rejected too often in a row."""
+        opposing = self.agreement.opposing if self.agreement is not None else frozenset()
+        limit = self.settings.silence_after or math.inf
+        clients = self.history.clients
+        return np.array([k in opposing or self._num_rejections[k] >= limit for k in clients], np.bool_)
 
     def _rule(self, num_votes: int) -> kernels.Rule:
         if self.settings.aggregate == "median":

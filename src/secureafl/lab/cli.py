@@ -112,15 +112,20 @@ def sweep(
             return
         changes = {key: value for key, value in {"rounds": rounds, "source": source}.items() if value is not None}
         cells = find_recipe(recipe).cells(range(seeds), **_with_overrides(changes, settings))
-        cells = [cell for cell in cells if _wanted(cell, defense, attack)]
-        if not cells:
+        if not any(_wanted(cell, defense, attack) for cell in cells):
             raise SettingsError(f"no cell of {recipe!r} is left; it has {len(RECIPES[recipe].cells())}")
         from secureafl.lab.experiment import RunSettings
         from secureafl.lab.report import sweep_table
         from secureafl.lab.sweep import run_sweep
 
         results = run_sweep(
-            recipe, cells, out, jobs=jobs, run=RunSettings(snapshot_rounds=snapshot_rounds), console=console
+            recipe,
+            cells,
+            out,
+            jobs=jobs,
+            run=RunSettings(snapshot_rounds=snapshot_rounds),
+            console=console,
+            wanted=lambda cell: _wanted(cell, defense, attack),
         )
         console.print(sweep_table(recipe, results))
     console.print(f"A report with figures: [bold]secureafl lab report {recipe} --out {out}[/]", soft_wrap=True)

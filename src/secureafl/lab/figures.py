@@ -19,6 +19,7 @@ from matplotlib.lines import Line2D
 HONEST, MALICIOUS, INK, FAINT = "#2f6690", "#d1495b", "#222222", "#b8bcc2"
 COLOURS = {
     "secureafl": "#111111",
+    "secureafl-paper": "#7f5539",
     "asyncsgd": "#9aa0a6",
     "kardam": "#e69f00",
     "basgd": "#56b4e9",
@@ -41,6 +42,7 @@ TITLES = {
     "adaptive": "Adaptive",
     "hold": "Hold",
     "secureafl": "SecureAFL",
+    "secureafl-paper": "SecureAFL, paper's text",
     "asyncsgd": "AsyncSGD",
     "kardam": "Kardam",
     "basgd": "BASGD",

@@ -15,7 +15,7 @@ from rich.table import Table
 from secureafl.errors import SettingsError
 from secureafl.lab.figures import Cell, read_cell, save, title
 from secureafl.lab.page import PAGE
-from secureafl.lab.recipes import Recipe, find_recipe, paper_table, row_of
+from secureafl.lab.recipes import Recipe, find_recipe, paper_table, row_of, shown_metric
 from secureafl.lab.sweep import CELLS, read_sweep
 from secureafl.lab.sweep_figures import draw_curves, draw_errors, draw_filters, draw_heat_map, draw_lines, draw_timeline
 
@@ -31,8 +31,10 @@ def cell_table(result: Result) -> Table:
     names = {"ter": "test error rate", "asr": "attack success rate", "rmse": "RMSE"}
     for metric, words in names.items():
         if metric in result["final"]:
-            table.add_row(f"{words}, at the end", number(result["final"][metric]))
-            table.add_row(f"{words}, mean of the last evaluations", number(result["last"][metric]))
+            for prefix, model in (("published_", "published model"), ("", "newest model")):
+                name = f"{prefix}{metric}"
+                table.add_row(f"{words} of the {model}, at the end", number(result["final"][name]))
+                table.add_row(f"{words} of the {model}, mean of the last evaluations", number(result["last"][name]))
     table.add_row("honest uploads accepted", percent(detection["honest_accepted"]))
     if result["malicious"]:
         table.add_row("malicious uploads accepted", percent(detection["malicious_accepted"]))
@@ -141,7 +143,12 @@ def ours_text(results: Sequence[Result]) -> str:
     if not results:
         return ""
     names = [name for name in ("ter", "rmse", "asr") if name in results[0]["last"]]
-    return "/".join(f"{np.mean([float(result['last'][name]) for result in results]):.2f}" for name in names)
+    return "/".join(f"{np.mean([counted(result, name) for result in results]):.2f}" for name in names)
+
+
+def counted(result: Result, metric: str) -> float:
+    """The mean of the last five evaluations of the model that counts."""
+    return float(result["last"][shown_metric(result["settings"], metric)])
 
 
 def paper_text(paper: Any, row: str, attack: str) -> str:

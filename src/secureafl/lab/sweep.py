@@ -10,7 +10,7 @@ Nothing is kept in memory that a restart would miss: the driver and its workers 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,21 +37,27 @@ def run_sweep(
     jobs: int,
     run: RunSettings = RunSettings(),
     console: Console | None = None,
+    wanted: Callable[[CellSettings], bool] = lambda cell: True,
 ) -> list[dict[str, Any]]:
-    """The results of all cells, in their order. A cell that fails is reported at the end; the others are not lost."""
+    """Run those cells that are `wanted`, and return the results of all that are finished, in their order.
+
+    A cell that fails is reported at the end; the others are not lost.
+    """
     console = console or Console()
     store = out_dir / CELLS
     store.mkdir(parents=True, exist_ok=True)
     unique = {cell.cell_id(): cell for cell in cells}
     save_json(out_dir / f"{name}.json", {"recipe": name, "cells": list(unique)})
-    waiting = {key: cell for key, cell in unique.items() if not (store / key / RESULT).exists()}
-    with SweepProgress(console, name, unique, waiting) as progress:
+    chosen = {key: cell for key, cell in unique.items() if wanted(cell)}
+    waiting = {key: cell for key, cell in chosen.items() if not (store / key / RESULT).exists()}
+    with SweepProgress(console, name, chosen, waiting) as progress:
         failures = run_cells(waiting, store, jobs=jobs, run=run, observer=progress)
     if failures:
         raise SecureAFLError("\n".join(f"cell {key} failed: {error}" for key, error in failures.items()))
-    curves = [pq.read_table(store / key / "curves.parquet") for key in unique]
+    finished = [key for key in unique if (store / key / RESULT).exists()]
+    curves = [pq.read_table(store / key / "curves.parquet") for key in finished]
     save_table(out_dir / f"{name}.parquet", pa.concat_tables(curves))
-    return [read_result(store / key) for key in unique]
+    return [read_result(store / key) for key in finished]
 
 
 def read_sweep(out_dir: Path, name: str) -> list[dict[str, Any]]:

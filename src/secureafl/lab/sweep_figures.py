@@ -23,7 +23,7 @@ from secureafl.lab.figures import (
     tidy,
     title,
 )
-from secureafl.lab.recipes import Recipe, row_of
+from secureafl.lab.recipes import Recipe, row_of, shown_metric
 
 LINE_CYCLE = ("#2f6690", "#d1495b", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#9aa0a6")
 
@@ -42,7 +42,11 @@ def draw_curves(cells: Sequence[Cell], recipe: Recipe) -> Figure:
     colours = row_colours([row_of(recipe, cell.settings) for cell in cells])
     for axes, (attack, members) in zip(panels, groups.items(), strict=False):
         for row in dict.fromkeys(row_of(recipe, cell.settings) for cell in members):
-            curves = [cell.curves[metric] for cell in members if row_of(recipe, cell.settings) == row]
+            curves = [
+                cell.curves[shown_metric(cell.settings, metric)]
+                for cell in members
+                if row_of(recipe, cell.settings) == row
+            ]
             width = 2.2 if row == "secureafl" else 1.3
             axes.plot(
                 curves[0][0], mean_of([y for _, y in curves]), color=colours[row], linewidth=width, label=title(row)
@@ -116,7 +120,7 @@ def draw_lines(cells: Sequence[Cell], recipe: Recipe) -> Figure:
             for cell in members:
                 if cell.settings["defense"] == defense:
                     points.setdefault(float(row_of(recipe, cell.settings)), []).append(
-                        float(cell.result["last"][metric])
+                        float(cell.result["last"][shown_metric(cell.settings, metric)])
                     )
             x = sorted(points)
             axes.plot(
@@ -186,7 +190,7 @@ def _grid(
     for i, row in enumerate(rows):
         for j, attack in enumerate(attacks):
             found = [
-                float(cell.result["last"][metric])
+                float(cell.result["last"][shown_metric(cell.settings, metric)])
                 for cell in with_metric
                 if cell.settings["attack"] == attack and row_of(recipe, cell.settings) == row
             ]

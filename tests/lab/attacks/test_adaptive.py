@@ -26,7 +26,7 @@ def random_rows(seed: int, num: int, dim: int = 5) -> Vector:
 def attacked(num_arrivals: int, seed: int = 0, **settings: Any) -> Iterator[tuple[View, Vector, Verdict]]:
     """Drive a real server; yields what each malicious client saw, sent and was told."""
     problem = Quadratic(num_clients=10, dim=131)
-    secure = SecureAFL(problem.dim, SecureAFLSettings(**settings))
+    secure = SecureAFL(problem.dim, SecureAFLSettings.paper(**settings))
     machine = Machine(secure, np.zeros(problem.dim, np.float32), MachineSettings(server_lr=0.05, keep_recent=5))
     for k in range(problem.num_clients):
         machine.enrol(f"client-{k}")
@@ -106,7 +106,7 @@ def test_shortened_ray_keeps_its_effect_and_stays_feasible(seed: int, num: int, 
 
 def shadow_after(num_honest: int, *, with_sender: bool, dim: int = 131) -> tuple[SecureAFL, Model]:
     """A shadow that knows some honest clients, a few factors, and perhaps the sender."""
-    problem, secure, rng = Quadratic(num_clients=10, dim=dim), SecureAFL(dim), np.random.default_rng(2)
+    problem, secure, rng = Quadratic(num_clients=10, dim=dim), SecureAFL.paper(dim), np.random.default_rng(2)
     model = Model(0, np.zeros(dim, np.float32))
     for version in range(3 * num_honest + 3):
         client = version % num_honest if version < 3 * num_honest or not with_sender else 8
@@ -124,7 +124,7 @@ def test_effect_is_at_least_0_999_of_the_best_candidate(num_honest: int, *, with
     sent = Adaptive().upload(seen).astype(np.float64)
 
     estimates = np.stack([secure.estimate(ClientId(k), moved.params) for k in range(num_honest)])
-    effect, ball = Effect(estimates, 3), feasible(secure, seen.client, moved.params, 5, 1e-6)
+    effect, ball = Effect(estimates, 3), feasible(secure, seen.client, moved.params, 1e-6)
     assert ball.judged == with_sender
     reach = 10 * max(length(row) for row in estimates)
     candidates = [ray_candidate(effect.before, p, ball, reach).upload for p in directions(estimates, effect.before)]
@@ -145,7 +145,7 @@ def test_on_an_unchanged_model_the_reference_is_repeated() -> None:
 
 
 def test_empty_log_still_rejects_a_change_on_an_unchanged_model() -> None:
-    secure, here = SecureAFL(131), Model(0, np.zeros(131, np.float32))
+    secure, here = SecureAFL.paper(131), Model(0, np.zeros(131, np.float32))
     first = np.ones(131, np.float32)
     secure.step(Update(ClientId(8), here, first), here)
     assert math.isinf(secure.log.threshold())
@@ -164,7 +164,7 @@ def test_first_of_all_reverses_its_gradient() -> None:
 
 
 def test_a_radius_below_float_precision_never_leads_to_rejection() -> None:
-    secure, here = SecureAFL(131), Model(0, np.zeros(131, np.float32))
+    secure, here = SecureAFL.paper(131), Model(0, np.zeros(131, np.float32))
     big = np.full(131, 4e6, np.float32) / np.float32(1e6)
     for client in (0, 1, 8):
         secure.step(Update(ClientId(client), here, big), here)

@@ -12,8 +12,9 @@ now and w_i the reference's base model:
 Copies, because a believed upload stays in the sender's slot, and f such slots fill up. Candidates are the furthest
 feasible points of the rays c + gamma p, p in { -sign c, -c/|c|, -std of the estimates }; where a ray misses the ball,
 the point of the ball nearest to far along it; the reference itself, which always passes; and the reversed gradient,
-brought into the ball. The best one on a ray is drawn back to the smallest gamma that keeps 0.999 of J. Nothing is
-random.
+brought into the ball. Those that would cost the sender its vote, as one who opposes the crowd, are left out; if none
+remains it sends its honest gradient, and waits. The best one on a ray is drawn back to the smallest gamma that keeps
+0.999 of J. Nothing is random.
 
 The median with f copies needs no copies: each of its order statistics is m held between two of the honest values.
 
@@ -30,7 +31,6 @@ from pydantic import Field
 
 from secureafl.defenses import SecureAFL
 from secureafl.lab.attacks.base import Float, Stateless, View, length, may_diverge
-from secureafl.lipschitz import lipschitz_factor
 from secureafl.settings import Settings
 from secureafl.types import ClientId, Vector
 
@@ -138,18 +138,12 @@ def shortened(effect: Effect, best: Candidate, keep: float, num_bisections: int)
     return np.asarray(effect.before + high * best.p)
 
 
-def feasible(shadow: SecureAFL, client: ClientId, base: Vector, num_arrivals: int, margin: float) -> Ball:
-    """What SecureAFL would believe of this client now."""
-    settings = shadow.settings
-    unfiltered = settings.filter == "accept_all" or num_arrivals < settings.warmup_rounds
-    if client in shadow.history and not unfiltered:
-        reference = shadow.history.last_delta(client)
-        distance = shadow.history.distances(client, reference, base)[1]
-        threshold = shadow.log.threshold()
-        if distance == 0.0 or not math.isinf(threshold):
-            radius = (1.0 - margin) * threshold * distance if distance > 0.0 else 0.0
-            return Ball(reference.astype(np.float64), radius)
-    return Ball(np.zeros(len(base)), (1.0 - margin) * settings.clip_norm, judged=False)
+def feasible(shadow: SecureAFL, client: ClientId, base: Vector, margin: float) -> Ball:
+    """What SecureAFL's filter would believe of this client now."""
+    radius = shadow.allowance(client, base)
+    if math.isinf(radius):
+        return Ball(np.zeros(len(base)), (1.0 - margin) * shadow.settings.clip_norm, judged=False)
+    return Ball(shadow.history.last_delta(client).astype(np.float64), (1.0 - margin) * radius)
 
 
 class Adaptive(Stateless):
@@ -160,7 +154,7 @@ class Adaptive(Stateless):
 
     @may_diverge
     def upload(self, view: View) -> Vector:
-        ball = feasible(view.shadow, view.client, view.base.params, view.round, self.settings.margin)
+        ball = feasible(view.shadow, view.client, view.base.params, self.settings.margin)
         reverse = Candidate(ball.project(-view.gradient.astype(np.float64)))
         honest = np.array([client not in view.malicious for client in view.shadow.history.clients], np.bool_)
         if not honest.any():
@@ -169,7 +163,10 @@ class Adaptive(Stateless):
         effect = Effect(estimates, len(view.malicious))
         reach = self.settings.reach * max(length(row) for row in estimates)
         rays = [ray_candidate(effect.before, p, ball, reach) for p in directions(estimates, effect.before)]
-        best = max([*rays, Candidate(ball.centre), reverse], key=lambda candidate: effect(candidate.upload))
+        candidates = [*rays, Candidate(ball.centre), reverse]
+        believed = [candidate for candidate in candidates if not _opposes(view, candidate)]
+        harmless = Candidate(ball.project(view.gradient.astype(np.float64)))
+        best = max(believed or [harmless], key=lambda candidate: effect(candidate.upload))
         return self._rounded(view, ball, shortened(effect, best, self.settings.keep, self.settings.num_bisections))
 
     def _rounded(self, view: View, ball: Ball, upload: Float) -> Vector:
@@ -183,6 +180,12 @@ class Adaptive(Stateless):
         return np.asarray(ball.centre, np.float32)
 
 
+def _opposes(view: View, candidate: Candidate) -> bool:
+    """Whether sending this would cost the client its vote."""
+    agreement = view.shadow.agreement
+    return agreement is not None and agreement.would_oppose(view.client, candidate.upload.astype(np.float32))
+
+
 def _passes(view: View, sent: Vector) -> bool:
-    change, distance = view.shadow.history.distances(view.client, sent, view.base.params)
-    return lipschitz_factor(change, distance) <= view.shadow.log.threshold()
+    change, _ = view.shadow.history.distances(view.client, sent, view.base.params)
+    return change <= view.shadow.allowance(view.client, view.base.params)

@@ -12,7 +12,8 @@ from functools import cache
 from importlib import resources
 from typing import Any, Literal
 
-from secureafl.defenses import PAPER_VARIANTS, SecureAFLSettings
+from secureafl.defenses import DEFENSES as DEFENSE_ENTRIES
+from secureafl.defenses import PAPER, PAPER_VARIANTS, SecureAFLSettings
 from secureafl.errors import UnknownSettingError
 from secureafl.lab.cell import PAPER_DEFAULTS, CellSettings
 from secureafl.settings import nearest
@@ -33,7 +34,37 @@ ATTACKS = (
     "adaptive",
 )
 """In the order of the paper's tables."""
+STUDIED_ATTACKS = ("none", "sign_flip", "gaussian", "scaling", "min_max")
 REGRESSION_ATTACKS = ("none", "sign_flip", "gaussian", "min_max", "adaptive")
+TUNING: Mapping[str, Sequence[Mapping[str, Any]]] = {
+    "kardam": [
+        {"candidate": candidate, "dampening": dampening}
+        for candidate in ("own_previous", "last_accepted")
+        for dampening in ("inverse", "exponential", "none")
+    ],
+    "basgd": [{"num_buffers": number} for number in (5, 10, 21)],
+    "sageflow": [
+        {"loss_weight": weight, "staleness_exponent": exponent}
+        for weight in ("normalised", "relative")
+        for exponent in (0.5, 0.0)
+    ],
+    "zenopp": [{"refresh_every": arrivals} for arrivals in (1, 10)] + [{"epsilon": 0.1}],
+    "aflguard": [{"max_distance": distance} for distance in (1.0, 1.5, 2.0, 3.0)],
+    "asyncdefender": [
+        {"reference_decay": reference, "trust_decay": trust} for reference in (0.9, 0.99) for trust in (0.9, 0.99)
+    ],
+}
+"""What may be chosen freely in each rival, and was tried without an attack."""
+TUNED: Mapping[str, Mapping[str, Any]] = {}
+"""What the `tuning` sweep found best, by defense."""
+WITHOUT: Mapping[str, Mapping[str, Any]] = {
+    "lead": {"lead": 0.0},
+    "opposition": {"opposition": None},
+    "silence": {"silence_after": None},
+    "max_change": {"max_change": None},
+    "filter": {key: PAPER[key] for key in ("percentile", "tolerance", "window", "gap_damping")},
+}
+"""Our additions to the paper, each taken back alone."""
 TIMED = ("asyncsgd", "zenopp", "aflguard", "secureafl")
 
 Cells = list[CellSettings]
@@ -82,13 +113,38 @@ def _main(dataset: str) -> Callable[[], Cells]:
     )  # diverged rows of the paper read 0.95 = 1 - 1/20
 
     def make() -> Cells:
+        rows = [(defense, TUNED.get(defense, {})) for defense in defenses]
+        if dataset == "fashion-mnist":
+            rows.append(("secureafl", PAPER))
         return [
-            CellSettings(dataset=dataset, labels=labels, defense=defense, attack=attack)
-            for defense in defenses
+            CellSettings(
+                dataset=dataset, labels=labels, defense=defense, attack=attack, defense_settings=dict(settings)
+            )
+            for defense, settings in rows
             for attack in attacks
         ]
 
     return make
+
+
+def _tuning() -> Cells:
+    return [
+        CellSettings(rounds=5000, defense=defense, defense_settings=dict(settings))
+        for defense, choices in TUNING.items()
+        for settings in choices
+    ]
+
+
+def _estimator() -> Cells:
+    corrections: Sequence[Mapping[str, Any]] = [
+        {"correction": name} for name in ("none", "raw", "bounded", "calibrated")
+    ]
+    rows = [*corrections, *WITHOUT.values(), *({**PAPER, **correction} for correction in corrections)]
+    return [
+        CellSettings(rounds=5000, defense="secureafl", attack=attack, num_estimated=10, defense_settings=dict(settings))
+        for settings in rows
+        for attack in STUDIED_ATTACKS
+    ]
 
 
 def _vary(setting: str, values: Sequence[Any], attacks: Sequence[str] = ATTACKS[1:]) -> Callable[[], Cells]:
@@ -106,7 +162,7 @@ def _vary(setting: str, values: Sequence[Any], attacks: Sequence[str] = ATTACKS[
 def _percentile() -> Cells:
     return [
         CellSettings(defense="secureafl", attack=attack, defense_settings={"percentile": percentile})
-        for percentile in (0.4, 0.6, 0.8)
+        for percentile in (0.4, 0.5, 0.6, 0.8, 0.9)
         for attack in ATTACKS
     ]
 
@@ -128,8 +184,9 @@ def _estimation_error() -> Cells:
             evaluate_every=25,
             num_estimated=10,
             num_test=2000,
-            defense_settings={"correction": correction},
+            defense_settings={**changes, "correction": correction},
         )
+        for changes in ({}, PAPER)
         for correction in ("calibrated", "bounded", "raw", "none")
     ]
 
@@ -159,10 +216,12 @@ def _matrix() -> Cells:
 
 
 RECIPES: Mapping[str, Recipe] = {
+    "tuning": Recipe("each rival's free settings, without an attack", _tuning, row="settings"),
+    "estimator": Recipe("how SecureAFL should estimate and filter", _estimator, row="settings"),
     "demo": Recipe("a first look: two defenses, three attacks, a small network", _demo),
     "matrix": Recipe("every defense against every attack, briefly", _matrix),
     **{
-        f"main-{dataset}": Recipe(f"main table, {dataset}", _main(dataset), paper=("main", dataset))
+        f"main-{dataset}": Recipe(f"main table, {dataset}", _main(dataset), row="method", paper=("main", dataset))
         for dataset in PAPER_DEFAULTS
     },
     "malicious-fraction": Recipe(
@@ -183,7 +242,7 @@ RECIPES: Mapping[str, Recipe] = {
     "estimation-error": Recipe(
         "how far estimates are from true gradients",
         _estimation_error,
-        row="defense_settings.correction",
+        row="settings",
         layout="error",
         paper=("estimation_error",),
     ),
@@ -207,13 +266,51 @@ def find_recipe(name: str) -> Recipe:
 
 def row_of(recipe: Recipe, settings: Mapping[str, Any]) -> str:
     """Which row of the recipe's table a cell with these (complete) settings belongs to."""
+    own, defense = settings["defense_settings"], str(settings["defense"])
     if recipe.row == "variant":
         variants = {name: SecureAFLSettings(**changes).model_dump() for name, changes in PAPER_VARIANTS.items()}  # type: ignore[arg-type]
-        return next((name for name, full in variants.items() if full == settings["defense_settings"]), "secureafl")
+        return next((name for name, full in variants.items() if full == own), "secureafl")
+    if recipe.row == "method":
+        return f"{defense}-paper" if reads_literally(settings) else defense
+    if recipe.row == "settings":
+        return described(defense, own)
     value: Any = settings
     for key in recipe.row.split("."):
         value = value[key]
     return str(value)
+
+
+def reads_literally(settings: Mapping[str, Any]) -> bool:
+    """Whether a cell with these (complete) settings runs SecureAFL as the paper's text has it."""
+    own = settings["defense_settings"]
+    return settings["defense"] == "secureafl" and all(own[key] == value for key, value in PAPER.items())
+
+
+def publishes_average(settings: Mapping[str, Any]) -> bool:
+    """Whether what counts is the published average. It is part of our SecureAFL; others are as their authors left them,
+    and what averaging would do for them stands beside.
+    """
+    literal = ("lead", "opposition", "max_change", "tolerance")
+    own = settings["defense_settings"]
+    return settings["defense"] == "secureafl" and any(own[key] != PAPER[key] for key in literal)
+
+
+def shown_metric(settings: Mapping[str, Any], metric: str) -> str:
+    """Under which name a cell's results hold the value of `metric` that counts."""
+    return f"published_{metric}" if publishes_average(settings) else metric
+
+
+def described(defense: str, own: Mapping[str, Any]) -> str:
+    """A defense by how its settings differ from its defaults; SecureAFL's from the paper's, if those are nearer."""
+    defaults = DEFENSE_ENTRIES[defense].settings().model_dump()
+    differences = {key: value for key, value in own.items() if value != defaults[key] and key != "num_classes"}
+    name = defense
+    if defense == "secureafl":
+        literal = SecureAFLSettings.paper().model_dump()
+        from_paper = {key: value for key, value in own.items() if value != literal[key]}
+        if len(from_paper) < len(differences):
+            name, differences = "secureafl-paper", from_paper
+    return ", ".join([name, *(f"{key}={value}" for key, value in differences.items())])
 
 
 @cache
