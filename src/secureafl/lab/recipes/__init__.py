@@ -40,19 +40,13 @@ TUNING: Mapping[str, Sequence[Mapping[str, Any]]] = {
     "kardam": [
         {"candidate": candidate, "dampening": dampening}
         for candidate in ("own_previous", "last_accepted")
-        for dampening in ("inverse", "exponential", "none")
+        for dampening in ("inverse", "none")
     ],
     "basgd": [{"num_buffers": number} for number in (5, 10, 21)],
-    "sageflow": [
-        {"loss_weight": weight, "staleness_exponent": exponent}
-        for weight in ("normalised", "relative")
-        for exponent in (0.5, 0.0)
-    ],
+    "sageflow": [{"loss_weight": "normalised"}, {"loss_weight": "relative"}, {"staleness_exponent": 0.0}],
     "zenopp": [{"refresh_every": arrivals} for arrivals in (1, 10)] + [{"epsilon": 0.1}],
     "aflguard": [{"max_distance": distance} for distance in (1.0, 1.5, 2.0, 3.0)],
-    "asyncdefender": [
-        {"reference_decay": reference, "trust_decay": trust} for reference in (0.9, 0.99) for trust in (0.9, 0.99)
-    ],
+    "asyncdefender": [{}, {"reference_decay": 0.99}, {"trust_decay": 0.99}],
 }
 """What may be chosen freely in each rival, and was tried without an attack."""
 TUNED: Mapping[str, Mapping[str, Any]] = {}
@@ -129,7 +123,7 @@ def _main(dataset: str) -> Callable[[], Cells]:
 
 def _tuning() -> Cells:
     return [
-        CellSettings(rounds=5000, defense=defense, defense_settings=dict(settings))
+        CellSettings(rounds=5000, evaluate_every=500, defense=defense, defense_settings=dict(settings))
         for defense, choices in TUNING.items()
         for settings in choices
     ]
@@ -141,7 +135,14 @@ def _estimator() -> Cells:
     ]
     rows = [*corrections, *WITHOUT.values(), *({**PAPER, **correction} for correction in corrections)]
     return [
-        CellSettings(rounds=5000, defense="secureafl", attack=attack, num_estimated=10, defense_settings=dict(settings))
+        CellSettings(
+            rounds=5000,
+            evaluate_every=500,
+            defense="secureafl",
+            attack=attack,
+            num_estimated=10,
+            defense_settings=dict(settings),
+        )
         for settings in rows
         for attack in STUDIED_ATTACKS
     ]
