@@ -81,7 +81,7 @@ class History:
         self._strict = strict
         self.guards: Counter[str] = Counter()  # how often a pair or an operator was set aside, and why
         self._slots: dict[ClientId, int] = {}
-        self._storage = Storage(dim, 2 + 2 * memory, precision, path=path, threads=threads)
+        self._storage = Storage(dim, self.num_rows, precision, path=path, threads=threads)
         self._allocate(0)
 
     def __len__(self) -> int:
@@ -94,6 +94,11 @@ class History:
     def clients(self) -> list[ClientId]:
         """Known clients, in the order of the rows of everything this class returns."""
         return list(self._slots)
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of a client: r."""
+        return 2 + 2 * self.memory
 
     @property
     def memory_bytes(self) -> int:
@@ -131,7 +136,7 @@ class History:
         now     the present model, for the products returned; `base` if not given
         change  what `change` says of this update, to spare measuring it again
         """
-        kept = np.zeros(2 + 2 * self.memory, np.bool_)
+        kept = np.zeros(self.num_rows, np.bool_)
         slot = self._slots.get(client)
         if slot is None:
             slot = self._enrol(client, base)
@@ -183,15 +188,26 @@ class History:
         *,
         lead: Vector | None = None,
         silent: npt.NDArray[np.bool_] | None = None,
+        follow: bool = True,
     ) -> kernels.Step:
         """One pass: the aggregate of everyone's weighted row sum, with `received` in place of the sender's.
 
         lead    (d,) added to it
         silent  (n,) who has no vote
+        follow  whether the products of the rows with the movement are wanted
         """
         place = self._slots.get(sender, len(self))
         return kernels.fused_step(
-            self._storage.chunks, weights, params, place, received, rule, server_lr, lead=lead, silent=silent
+            self._storage.chunks,
+            weights,
+            params,
+            place,
+            received,
+            rule,
+            server_lr,
+            lead=lead,
+            silent=silent,
+            follow=follow,
         )
 
     def estimates(self, weights: Float, params: Vector, out: Vector) -> None:
@@ -284,7 +300,7 @@ class History:
 
     def _allocate(self, capacity: int) -> None:
         """The small matrices; the rows have their own place."""
-        r = 2 + 2 * self.memory
+        r = self.num_rows
         self._gram: Float = np.zeros((capacity, r, r))
         self._num_pushed: npt.NDArray[np.int64] = np.zeros(capacity, np.int64)
         self._matrix: Float = np.zeros((capacity, r, r))

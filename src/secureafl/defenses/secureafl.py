@@ -152,7 +152,7 @@ class SecureAFL:
         self._num_rejections: Counter[ClientId] = Counter()  # in a row, per client
         self.history = History(
             dim,
-            settings.memory if settings.correction != "none" else 0,
+            settings.memory if self._corrects else 0,
             min_curvature=settings.min_curvature,
             strict=settings.triangle == "strict",
             precision=settings.history_dtype,
@@ -300,14 +300,33 @@ class SecureAFL:
         lead = None
         if self.settings.lead > 0.0 and received is not None and change is not None:
             lead = np.float32(self.settings.lead) * change.delta_step
-        weights = self._weights(self.history.corrections(params, self.gaps.at(params)))
         step = self.history.step(
-            weights, params, sender, received, self._rule(num_votes), self._server_lr, lead=lead, silent=silent
+            self._weights(self._corrections(params)),
+            params,
+            sender,
+            received,
+            self._rule(num_votes),
+            self._server_lr,
+            lead=lead,
+            silent=silent,
+            follow=self._corrects,
         )
-        self.gaps.advance(step)
+        if self._corrects:
+            self.gaps.advance(step)
         if self.agreement is not None:
             self.agreement.follow(step.direction if lead is None else step.direction - lead)
         return step.direction
+
+    @property
+    def _corrects(self) -> bool:
+        """Whether estimates are more than last updates, so that gaps to the present model matter."""
+        return self.settings.correction != "none"
+
+    def _corrections(self, params: Vector) -> Corrections:
+        """The Hessian products of all known clients; zero, and at no cost, where nothing is corrected."""
+        if self._corrects:
+            return self.history.corrections(params, self.gaps.at(params))
+        return self.history.corrections(params, np.zeros((len(self.history), self.history.num_rows)))
 
     def _silent(self) -> npt.NDArray[np.bool_]:
         """(n,) known clients without a vote: those who oppose, and those rejected too often in a row."""

@@ -53,6 +53,7 @@ def fused_step(
     *,
     lead: Vector | None = None,
     silent: npt.NDArray[np.bool_] | None = None,
+    follow: bool = True,
 ) -> Step:
     """Combine everyone's rows by `weights` (n, r) and the update that arrived into one step of the model.
 
@@ -60,6 +61,7 @@ def fused_step(
     received  its update, or None if it has no vote either
     lead      (d,) added to the aggregate
     silent    (n,) whose estimates have no vote
+    follow    whether products are wanted; they are zero if not
     """
     n, d = len(weights), len(params)
     voting = np.ones(n, np.bool_) if silent is None else ~silent
@@ -84,6 +86,7 @@ def fused_step(
         rule,
         np.float32(server_lr),
         NOTHING if lead is None else lead,
+        follow,
         width,
         direction,
         ahead,
@@ -111,7 +114,21 @@ def _prefetch(chunks, first, last, block, num_blocks):  # type: ignore[no-untype
 
 @njit(parallel=True, cache=True, nogil=True, error_model="numpy")
 def _fused_step(  # type: ignore[no-untyped-def]
-    chunks, weights, params, places, votes, received, rule, server_lr, lead, width, direction, ahead, products, squares
+    chunks,
+    weights,
+    params,
+    places,
+    votes,
+    received,
+    rule,
+    server_lr,
+    lead,
+    follow,
+    width,
+    direction,
+    ahead,
+    products,
+    squares,
 ):
     n, r = weights.shape
     d, num_groups = len(params), len(squares)
@@ -171,17 +188,18 @@ def _fused_step(  # type: ignore[no-untyped-def]
                 add_products(squared.ctypes.data, moved_part, moved_part)
             for k in range(n):
                 _prefetch(chunks, k, k + 1, (t + 1) * parts, next_blocks)
-                accumulate(
-                    chunks.at[k] + t * parts * chunks.block_bytes,
-                    chunks.block_bytes,
-                    here_blocks,
-                    chunks.kind,
-                    r,
-                    chunks.scales[k, 1],
-                    here_at,
-                    moved_at,
-                    sums.ctypes.data + k * r * LINE,
-                )
+                if follow:
+                    accumulate(
+                        chunks.at[k] + t * parts * chunks.block_bytes,
+                        chunks.block_bytes,
+                        here_blocks,
+                        chunks.kind,
+                        r,
+                        chunks.scales[k, 1],
+                        here_at,
+                        moved_at,
+                        sums.ctypes.data + k * r * LINE,
+                    )
         for k in range(n):
             for j in range(r):
                 products[group, k, j] = sums[k, j].sum()
