@@ -19,7 +19,7 @@ from secureafl.types import Array, ClientId, StateDict, Vector
 
 MIN_CLIENTS = 10
 """Clients with two updates or more that it takes to say what is usual."""
-MIN_SPREAD = 0.025
+MIN_SPREAD = 0.05
 """Differences between averages that are never held against anyone."""
 
 

@@ -189,12 +189,15 @@ class History:
         lead: Vector | None = None,
         silent: npt.NDArray[np.bool_] | None = None,
         follow: bool = True,
+        order: npt.NDArray[np.int64] | None = None,
+        bucket: int = 1,
     ) -> kernels.Step:
         """One pass: the aggregate of everyone's weighted row sum, with `received` in place of the sender's.
 
         lead    (d,) added to it
         silent  (n,) who has no vote
         follow  whether the products of the rows with the movement are wanted
+        order, bucket  in which order votes are averaged by so many
         """
         place = self._slots.get(sender, len(self))
         return kernels.fused_step(
@@ -208,6 +211,8 @@ class History:
             lead=lead,
             silent=silent,
             follow=follow,
+            order=order,
+            bucket=bucket,
         )
 
     def estimates(self, weights: Float, params: Vector, out: Vector) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from secureafl import ClientId, Model, SecureAFLSettings, Update, Vector
+from secureafl.defenses.base import clip_to_norm
 from secureafl.kernels import reference
 
 Float = reference.Float
@@ -28,6 +29,7 @@ class LiteralSecureAFL:
         self.counts: dict[ClientId, int] = {}
         self.opposing: set[ClientId] = set()
         self.rejections: dict[ClientId, int] = {}
+        self.num_arrivals = 0
 
     def step(self, update: Update, model: Model) -> tuple[bool, Float | None]:
         i, g, w_base = update.client, update.delta, update.base.params
@@ -35,14 +37,15 @@ class LiteralSecureAFL:
         if not known:
             g, accepted = self.clip(g.astype(np.float64), self.limit(self.norms)).astype(np.float32), True
         else:
-            accepted, limit = self.judge(i, g, w_base), self.limit(self.changes)
+            accepted, longest, furthest = self.judge(i, g, w_base), self.limit(self.norms), self.limit(self.changes)
             g_ref, w_ref = self.references[i]
             change = g.astype(np.float64) - g_ref
             self.changes.append(float(np.linalg.norm(change)))
             self.gaps.append(float(np.linalg.norm(w_base.astype(np.float64) - w_ref)))
             if accepted and self.settings.max_change is not None:
-                change = self.clip(change, limit)
-                g = (g_ref + change).astype(np.float32)
+                g = clip_to_norm(g, longest)  # rounded as the server does: pairs made of it are differences
+                step = clip_to_norm(g - g_ref, furthest)
+                g, change = g_ref + step, step.astype(np.float64)
         self.norms.append(float(np.linalg.norm(update.delta.astype(np.float64))))
         smooth = accepted
         if accepted and self.settings.opposition is not None and self.median is not None:
@@ -54,12 +57,21 @@ class LiteralSecureAFL:
             votes.append(g.astype(np.float64))
         direction = None
         if votes:
-            self.median = direction = self.aggregate(np.array(votes))
+            self.median = direction = self.aggregate(self.bucketed(np.array(votes)))
             if accepted and known:
                 direction = direction + self.settings.lead * change
         if smooth or self.settings.history == "all":
             self.remember(i, g, w_base, calibrate=accepted)
+        self.num_arrivals += 1
         return accepted, direction
+
+    def bucketed(self, votes: Float) -> Float:
+        size = self.settings.bucket
+        if size == 1:
+            return votes
+        shuffled = np.empty_like(votes)
+        shuffled[np.random.Generator(np.random.Philox(key=self.num_arrivals)).permutation(len(votes))] = votes
+        return np.array([shuffled[first : first + size].mean(axis=0) for first in range(0, len(votes), size)])
 
     def judge(self, i: ClientId, g: Vector, w_base: Vector) -> bool:
         g_ref, w_ref = self.references[i]
@@ -99,7 +111,7 @@ class LiteralSecureAFL:
         heard = {k: v for k, v in self.averages.items() if self.counts[k] >= 2}
         if len(heard) >= 10:
             middle = np.median(list(heard.values()))
-            spread = max(np.median([v - middle for v in heard.values() if v >= middle]), 0.025)
+            spread = max(np.median([v - middle for v in heard.values() if v >= middle]), 0.05)
             limit = self.settings.opposition or 0.0
             self.opposing = {
                 k for k, v in heard.items() if v < middle - spread * (limit / 2 if k in self.opposing else limit)

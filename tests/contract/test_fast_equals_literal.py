@@ -21,6 +21,8 @@ from secureafl.types import Reason
         {"correction": "bounded"},
         {"correction": "calibrated"},
         {"history": "all"},
+        {"bucket": 3},
+        {"bucket": 4, "correction": "bounded"},
         {"aggregate": "trimmed_mean"},
         {"aggregate": "mean"},
         {"memory": 1, "clip_norm": 1.0},

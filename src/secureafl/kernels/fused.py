@@ -54,6 +54,8 @@ def fused_step(
     lead: Vector | None = None,
     silent: npt.NDArray[np.bool_] | None = None,
     follow: bool = True,
+    order: npt.NDArray[np.int64] | None = None,
+    bucket: int = 1,
 ) -> Step:
     """Combine everyone's rows by `weights` (n, r) and the update that arrived into one step of the model.
 
@@ -62,13 +64,17 @@ def fused_step(
     lead      (d,) added to the aggregate
     silent    (n,) whose estimates have no vote
     follow    whether products are wanted; they are zero if not
+    order     the votes' places, the received one last: a permutation
+    bucket    so many votes that stand together are averaged before they are ordered; `rule` is for what is left
     """
     n, d = len(weights), len(params)
     voting = np.ones(n, np.bool_) if silent is None else ~silent
     if sender < n:
         voting[sender] = False
-    places = np.where(voting, np.cumsum(voting) - 1, -1)
     num_votes = int(voting.sum()) + (received is not None)
+    order = np.arange(num_votes) if order is None else order
+    places = np.full(n, -1)
+    places[voting] = order[: int(voting.sum())]
     weights32 = weights.astype(np.float32) * chunks.scales
     weights32[:, 1] = weights[:, 1]
     direction, ahead = np.empty(d, np.float32), np.empty(d, np.float32)
@@ -82,6 +88,8 @@ def fused_step(
         params,
         places,
         num_votes,
+        int(order[-1]),
+        bucket,
         NOTHING if received is None else received,
         rule,
         np.float32(server_lr),
@@ -119,6 +127,8 @@ def _fused_step(  # type: ignore[no-untyped-def]
     params,
     places,
     votes,
+    received_place,
+    bucket,
     received,
     rule,
     server_lr,
@@ -133,6 +143,7 @@ def _fused_step(  # type: ignore[no-untyped-def]
     n, r = weights.shape
     d, num_groups = len(params), len(squares)
     num_tiles, num_blocks, parts = (d + width - 1) // width, (d + BLOCK - 1) // BLOCK, width // BLOCK
+    num_buckets = (votes + bucket - 1) // bucket
     pitch = tile_pitch(width, rule)
     row_bytes = 4 * pitch
     for group in prange(num_groups):
@@ -166,12 +177,15 @@ def _fused_step(  # type: ignore[no-untyped-def]
                         combine(chunk_at, chunks.kind, weights[k], chunks.scales[k, 1], here_part, row_part)
             if len(received):
                 for x in range(used):
-                    tile[votes - 1, x] = received[first + x]
+                    tile[received_place, x] = received[first + x]
+            if bucket > 1:
+                for b in range(num_buckets):
+                    average(tile, b * bucket, min((b + 1) * bucket, votes), wide, tile[b])
             next_blocks = min(parts, num_blocks - (t + 1) * parts) if t + 1 < last_tile else 0
             if rule.selects:
                 num_columns = 4 * width // LINE
                 for column in range(num_columns):
-                    select_middle(tile_at + column * LINE, row_bytes, votes, rule.start, rule.stop - 1)
+                    select_middle(tile_at + column * LINE, row_bytes, num_buckets, rule.start, rule.stop - 1)
             else:
                 exchange(tile_at, row_bytes, rule.network)
             average(tile, rule.start, rule.stop, wide, out)

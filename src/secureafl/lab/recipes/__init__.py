@@ -133,7 +133,7 @@ def _estimator() -> Cells:
     corrections: Sequence[Mapping[str, Any]] = [
         {"correction": name} for name in ("none", "raw", "bounded", "calibrated")
     ]
-    rows = [*corrections, *WITHOUT.values(), *({**PAPER, **correction} for correction in corrections)]
+    rows = [*corrections, {"bucket": 3}, *WITHOUT.values(), *({**PAPER, **correction} for correction in corrections)]
     return [
         CellSettings(
             rounds=5000,
