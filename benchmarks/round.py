@@ -24,6 +24,8 @@ DEFENSES = {
     "asyncsgd": ("asyncsgd", {}),
     "secureafl": ("secureafl", {}),
     "secureafl, half precision": ("secureafl", {"history_dtype": "float16"}),
+    "with the Hessian product": ("secureafl", {"correction": "calibrated"}),
+    "with it, half precision": ("secureafl", {"correction": "calibrated", "history_dtype": "float16"}),
 }
 
 

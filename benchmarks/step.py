@@ -55,7 +55,7 @@ class Federation:
 
     def __init__(self, n: int, d: int, precision: str = "float32") -> None:
         self.rng = np.random.default_rng(SEED)
-        settings = SecureAFLSettings(history_dtype=precision, percentile=1.0)  # type: ignore[arg-type]
+        settings = SecureAFLSettings.paper(correction="calibrated", history_dtype=precision, percentile=1.0)
         self.defense = SecureAFL(d, settings, server_lr=SERVER_LR)
         self.n, self.d, self.version = n, d, 0
         self.noise = self.rng.standard_normal((16, d), dtype=np.float32)

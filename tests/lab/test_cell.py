@@ -1,7 +1,11 @@
+import shlex
+
 import pytest
 
 from secureafl.errors import SettingsError
 from secureafl.lab.cell import CellSettings
+from secureafl.lab.cli import _with_overrides
+from secureafl.lab.recipes import RECIPES
 
 
 def test_a_data_set_brings_the_papers_values() -> None:
@@ -58,3 +62,16 @@ def test_an_attack_brings_its_authors_values_for_such_images() -> None:
     assert cell.complete()["attack_settings"]["num_rows"] == 8
     assert cell.complete()["attack_settings"]["mask_std"] == 0.02
     assert CellSettings(dataset="cifar10", attack="threedfed").complete()["attack_settings"]["num_rows"] == 5
+
+
+@pytest.mark.parametrize("name", ["main-fashion-mnist", "malicious-fraction", "estimator", "main-udacity", "tuning"])
+def test_a_cells_command_leads_back_to_it(name: str) -> None:
+    for cell in RECIPES[name].cells(seeds=[3])[::7]:
+        _, _, _, *words = shlex.split(cell.command())
+        given, overrides = {}, []
+        for option, value in zip(words[::2], words[1::2], strict=True):
+            if option == "--set":
+                overrides.append(value)
+            else:
+                given[option.removeprefix("--")] = int(value) if value.isdigit() else value
+        assert CellSettings(**_with_overrides(given, overrides)).cell_id() == cell.cell_id()

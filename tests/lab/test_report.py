@@ -11,9 +11,10 @@ from secureafl.errors import SettingsError
 from secureafl.lab.experiment import RunSettings, run_cell
 from secureafl.lab.figures import draw_cell
 from secureafl.lab.recipes import RECIPES
-from secureafl.lab.report import cell_table, paper_text, sweep_table, write_report
+from secureafl.lab.report import cell_table, sweep_table, write_report
 from secureafl.lab.storage import save_json
 from secureafl.lab.sweep import read_sweep
+from secureafl.lab.tables import paper_text
 
 SMALL: dict[str, Any] = {"architecture": "small-cnn", "num_clients": 8, "batch_size": 4, "rounds": 12, "num_test": 40}
 
@@ -89,3 +90,19 @@ def test_the_papers_notation() -> None:
 def test_a_report_without_a_sweep_says_what_to_run(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="secureafl lab sweep demo"):
         write_report(tmp_path, "demo")
+
+
+def test_tables_are_written_for_a_page_and_for_a_paper(tiny_source: Path, tmp_path: Path) -> None:
+    fill("main-fashion-mnist", tiny_source, tmp_path)
+    again = RECIPES["main-fashion-mnist"].cells(seeds=[7], **SMALL, source=str(tiny_source))[0]
+    again = again.model_copy(update={"evaluate_every": 4})
+    run_cell(again, tmp_path / "cells", None, RunSettings())
+    directory = write_report(tmp_path, "main-fashion-mnist").parent
+    table = (directory / "table.md").read_text()
+    assert table.startswith("|  | No attack |")
+    row = next(line for line in table.splitlines() if line.startswith("| AsyncSGD |"))
+    assert "±" in row.split("|")[2]  # another seed of the same cell is found, and counts
+    assert "(0.12)" in row.split("|")[2]
+    assert r"$\pm$" in (directory / "table.tex").read_text()
+    cells = (directory / "cells.md").read_text()
+    assert "`secureafl lab run --defense asyncsgd --seed 7 --set architecture=small-cnn" in cells

@@ -177,3 +177,23 @@ class CellSettings(Settings):
         }
         known = {key: value for key, value in facts.items() if key in cls.model_fields and value is not None}
         return cls(**{**known, **given}).model_dump(mode="json")
+
+    def command(self) -> str:
+        """What to type to run this cell alone."""
+        given, plain = self.complete(), CellSettings(dataset=self.dataset, defense=self.defense, attack=self.attack)
+        usual = plain.complete()
+        words = ["secureafl lab run"]
+        for name in ("dataset", "defense", "attack"):
+            if given[name] != CellSettings.model_fields[name].default:
+                words.append(f"--{name} {given[name]}")
+        if self.seed:
+            words.append(f"--seed {self.seed}")
+        for name, value in given.items():
+            if name in {"seed", *NOT_THE_RESULT} or value == usual[name]:
+                continue
+            if isinstance(value, Mapping):
+                changes = {key: inner for key, inner in value.items() if usual[name].get(key) != inner}
+                words += [f"--set {name}.{key}={json.dumps(inner)}" for key, inner in changes.items()]
+            else:
+                words.append(f"--set {name}={json.dumps(value)}")
+        return " ".join(words).replace('"', "")

@@ -15,9 +15,10 @@ from rich.table import Table
 from secureafl.errors import SettingsError
 from secureafl.lab.figures import Cell, read_cell, save, title
 from secureafl.lab.page import PAGE
-from secureafl.lab.recipes import Recipe, find_recipe, paper_table, row_of, shown_metric
+from secureafl.lab.recipes import Recipe, find_recipe, paper_table
 from secureafl.lab.sweep import CELLS, read_sweep
 from secureafl.lab.sweep_figures import draw_curves, draw_errors, draw_filters, draw_heat_map, draw_lines, draw_timeline
+from secureafl.lab.tables import arrange, latex, markdown, newest, ours_text, paper_text, provenance, published
 
 Result = Mapping[str, Any]
 
@@ -85,9 +86,20 @@ def write_report(out_dir: Path, name: str) -> Path:
         )
     body.append(html_details(results))
     directory.mkdir(parents=True, exist_ok=True)
+    write_tables(recipe, results, directory)
     page = directory / "index.html"
     page.write_text(PAGE.substitute(title=html.escape(f"{name}: {recipe.about}"), body="\n".join(body)))
     return page
+
+
+def write_tables(recipe: Recipe, results: Sequence[Result], directory: Path) -> None:
+    """The table as Markdown and LaTeX, the same of all published and of all newest models, and every cell's origin."""
+    if recipe.layout != "time":
+        (directory / "table.md").write_text(markdown(recipe, results))
+        (directory / "table.tex").write_text(latex(recipe, results))
+        (directory / "table-published.md").write_text(markdown(recipe, results, published))
+        (directory / "table-newest.md").write_text(markdown(recipe, results, newest))
+    (directory / "cells.md").write_text(provenance(recipe, results))
 
 
 def draw_all(cells: Sequence[Cell], recipe: Recipe) -> list[tuple[str, str, Figure]]:
@@ -122,41 +134,6 @@ def draw_all(cells: Sequence[Cell], recipe: Recipe) -> list[tuple[str, str, Figu
         caption = "One dot per upload: full if it was accepted, hollow if not. Malicious clients stand at the top."
         figures.append(("timeline", caption, draw_timeline(attacked[0])))
     return figures
-
-
-def arrange(
-    recipe: Recipe, results: Sequence[Result]
-) -> tuple[list[str], list[str], dict[tuple[str, str], list[Result]]]:
-    """Columns, rows, and the results (one per seed) of each place. Figures over a setting have it in the row's name."""
-    cells: dict[tuple[str, str], list[Result]] = {}
-    for result in results:
-        settings = result["settings"]
-        row = row_of(recipe, settings)
-        if recipe.layout in {"lines", "time"}:
-            row = f"{title(settings['defense'])}, {row}"
-        cells.setdefault((row, settings["attack"]), []).append(result)
-    return list(dict.fromkeys(attack for _, attack in cells)), list(dict.fromkeys(row for row, _ in cells)), cells
-
-
-def ours_text(results: Sequence[Result]) -> str:
-    """TER, TER/ASR or RMSE: the mean over seeds of the last five evaluations."""
-    if not results:
-        return ""
-    names = [name for name in ("ter", "rmse", "asr") if name in results[0]["last"]]
-    return "/".join(f"{np.mean([counted(result, name) for result in results]):.2f}" for name in names)
-
-
-def counted(result: Result, metric: str) -> float:
-    """The mean of the last five evaluations of the model that counts."""
-    return float(result["last"][shown_metric(result["settings"], metric)])
-
-
-def paper_text(paper: Any, row: str, attack: str) -> str:
-    """The paper's figure in the paper's notation; empty where it has none."""
-    value = (paper or {}).get(row, {}).get(attack)
-    if value is None:
-        return ""
-    return "/".join(f"{part:.2f}" for part in value) if isinstance(value, list) else number(value, 2)
 
 
 def html_table(recipe: Recipe, results: Sequence[Result]) -> str:

@@ -61,6 +61,12 @@ def run_sweep(
 
 
 def read_sweep(out_dir: Path, name: str) -> list[dict[str, Any]]:
-    """The results of a sweep's finished cells."""
-    cells = json.loads((out_dir / f"{name}.json").read_text())["cells"]
-    return [read_result(out_dir / CELLS / key) for key in cells if (out_dir / CELLS / key / RESULT).exists()]
+    """The results of a sweep's finished cells, each followed by those that differ from it in the seed alone."""
+    cells, store = json.loads((out_dir / f"{name}.json").read_text())["cells"], out_dir / CELLS
+    listed = [read_result(store / key) for key in cells if (store / key / RESULT).exists()]
+    others = [read_result(path.parent) for path in sorted(store.glob(f"*/{RESULT}")) if path.parent.name not in cells]
+    return [result for one in listed for result in (one, *(other for other in others if _same_but_seed(one, other)))]
+
+
+def _same_but_seed(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    return {**one["settings"], "seed": None} == {**other["settings"], "seed": None}

@@ -1,0 +1,137 @@
+"""A sweep's figures for a page and for a paper: Markdown and LaTeX, ours beside the paper's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from secureafl.lab.cell import CellSettings
+from secureafl.lab.figures import title
+from secureafl.lab.recipes import Recipe, paper_table, row_of, shown_metric
+
+Result = Mapping[str, Any]
+Value = Callable[[Result, str], float]
+"""One metric of one cell."""
+
+
+def counted(result: Result, metric: str) -> float:
+    """The mean of the last five evaluations of the model that counts."""
+    return float(result["last"][shown_metric(result["settings"], metric)])
+
+
+def published(result: Result, metric: str) -> float:
+    """The same of the published average, whatever the defense."""
+    return float(result["last"][f"published_{metric}"])
+
+
+def newest(result: Result, metric: str) -> float:
+    """The same of the newest model, whatever the defense."""
+    return float(result["last"][metric])
+
+
+def arrange(
+    recipe: Recipe, results: Sequence[Result]
+) -> tuple[list[str], list[str], dict[tuple[str, str], list[Result]]]:
+    """Columns, rows, and the results (one per seed) of each place. Figures over a setting have it in the row's name."""
+    cells: dict[tuple[str, str], list[Result]] = {}
+    for result in results:
+        settings = result["settings"]
+        row = row_of(recipe, settings)
+        if recipe.layout in {"lines", "time"}:
+            row = f"{title(settings['defense'])}, {row}"
+        cells.setdefault((row, settings["attack"]), []).append(result)
+    return list(dict.fromkeys(attack for _, attack in cells)), list(dict.fromkeys(row for row, _ in cells)), cells
+
+
+def ours_text(results: Sequence[Result], value: Value = counted, digits: int = 2) -> str:
+    """TER, TER/ASR or RMSE: the mean over seeds, with the deviation where there are several."""
+    if not results:
+        return ""
+    names = [name for name in ("ter", "rmse", "asr") if name in results[0]["last"]]
+    return "/".join(_spread([value(result, name) for result in results], digits) for name in names)
+
+
+def paper_text(paper: Any, row: str, attack: str) -> str:
+    """The paper's figure in the paper's notation; empty where it has none."""
+    figure = (paper or {}).get(row.removesuffix("-paper"), {}).get(attack)
+    if figure is None:
+        return ""
+    return "/".join(f"{part:.2f}" for part in figure) if isinstance(figure, list) else f"{float(figure):.2f}"
+
+
+def markdown(recipe: Recipe, results: Sequence[Result], value: Value = counted) -> str:
+    """The recipe's table; the paper's figures in parentheses."""
+    attacks, rows, cells = arrange(recipe, results)
+    paper = paper_table(recipe) if recipe.layout == "table" else None
+    lines = [_row(["", *(title(attack) for attack in attacks)]), _row(["---"] * (1 + len(attacks)))]
+    for row in rows:
+        shown = [_beside(cells.get((row, attack), []), value, paper_text(paper, row, attack)) for attack in attacks]
+        lines.append(_row([_named(row), *shown]))
+    return "\n".join(lines) + "\n"
+
+
+def latex(recipe: Recipe, results: Sequence[Result]) -> str:
+    """The same as a LaTeX tabular, for booktabs."""
+    attacks, rows, cells = arrange(recipe, results)
+    paper = paper_table(recipe) if recipe.layout == "table" else None
+    lines = [
+        rf"\begin{{tabular}}{{l{'c' * len(attacks)}}}",
+        r"\toprule",
+        " & ".join(["", *(_escaped(title(attack)) for attack in attacks)]) + r" \\",
+        r"\midrule",
+    ]
+    for row in rows:
+        shown = [_beside(cells.get((row, attack), []), counted, paper_text(paper, row, attack)) for attack in attacks]
+        lines.append(" & ".join(_escaped(text) for text in [_named(row), *shown]).replace("±", r"$\pm$") + r" \\")
+    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}"]) + "\n"
+
+
+def provenance(recipe: Recipe, results: Sequence[Result]) -> str:
+    """Cell by cell in Markdown: figures, who was believed, their commit, and the command that repeats them."""
+    names = [name for name in ("ter", "rmse", "asr") if any(name in result["last"] for result in results)]
+    heads = [f"{kind} {name.upper()}" for name in names for kind in ("newest", "published")]
+    columns = ["", "attack", "seed", *heads, "honest accepted", "malicious accepted", "commit", "command"]
+    lines = [_row(columns), _row(["---"] * len(columns))]
+    for result in results:
+        settings, last, found = result["settings"], result["last"], result["detection"]
+        figures = [last.get(f"{prefix}{name}") for name in names for prefix in ("", "published_")]
+        shares = [found[key] for key in ("honest_accepted", "malicious_accepted")]
+        lines.append(
+            _row(
+                [
+                    _named(row_of(recipe, settings)),
+                    title(settings["attack"]),
+                    str(settings["seed"]),
+                    *("" if figure is None else f"{float(figure):.3f}" for figure in figures),
+                    *("" if np.isnan(float(share)) else f"{float(share):.0%}" for share in shares),
+                    f"`{result['provenance']['commit'][:7]}`",
+                    f"`{CellSettings(**settings).command()}`",
+                ]
+            )
+        )
+    return "\n".join(lines) + "\n"
+
+
+def _beside(results: Sequence[Result], value: Value, theirs: str) -> str:
+    ours = ours_text(results, value, digits=3)
+    return f"{ours} ({theirs})" if ours and theirs else ours
+
+
+def _spread(values: Sequence[float], digits: int) -> str:
+    mean = f"{np.mean(values):.{digits}f}"
+    return mean if len(values) == 1 else f"{mean}±{np.std(values, ddof=1):.{digits}f}"
+
+
+def _named(row: str) -> str:
+    name, comma, rest = row.partition(",")
+    return f"{title(name)}{comma}{rest}"
+
+
+def _row(texts: Sequence[str]) -> str:
+    return f"| {' | '.join(texts)} |"
+
+
+def _escaped(text: str) -> str:
+    return text.replace("_", r"\_").replace("%", r"\%").replace("&", r"\&")
