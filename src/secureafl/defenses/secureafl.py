@@ -55,7 +55,7 @@ class SecureAFLSettings(Settings):
     """Who passes after first contact: those smooth enough [P], everyone (Variant III) or no one (Variant IV)."""
     warmup_rounds: int = Field(0, ge=0)
     """Arrivals at the start during which the filter lets everyone pass. [A]"""
-    max_change: float | None = Field(2.0, gt=0.0)
+    max_change: float | None = Field(1.0, gt=0.0)
     """An update counts as at most so many times as long as is typical, and as at most so many times the typical change
     away from its client's last one; never as more than `clip_norm`. None for no such limits. [P: None]"""
     opposition: float | None = Field(4.0, gt=0.0)
@@ -65,7 +65,7 @@ class SecureAFLSettings(Settings):
     """Weight left of a client's average agreement after its next update. [A]"""
     silence_after: int | None = Field(3, ge=1)
     """Rejections in a row after which a client's estimate has no vote until it is believed again. [P: None]"""
-    lead: float = Field(0.5, ge=0.0, le=1.0)
+    lead: float = Field(0.3, ge=0.0, le=1.0)
     """Share of a believed update's change, g - g_ref, that moves the model at once, beside its one vote in n. What a
     client adds this way in all is its last update minus its first, whatever it sends. [P: 0]"""
     memory: int = Field(3, ge=0)
@@ -89,9 +89,9 @@ class SecureAFLSettings(Settings):
     """Whether silent clients are estimated; without, the step is the accepted update alone (Variant II). [P]"""
     aggregate: Literal["median", "trimmed_mean", "mean"] = "median"
     """How received and estimated updates become one; `mean` is Variant I. [P]"""
-    bucket: int = Field(1, ge=1)
+    bucket: int = Field(2, ge=1)
     """Votes that are averaged, drawn by lot at every step, before the median is taken. More learn faster where clients
-    differ, and resist fewer liars. [P]"""
+    differ, and resist fewer liars. [P: 1]"""
     trim: float = Field(0.2, ge=0.0, lt=0.5)
     """Share cut from each end by `trimmed_mean`. [A]"""
     history_dtype: Literal["float32", "float16"] = "float32"
@@ -118,6 +118,7 @@ PAPER: Mapping[str, Any] = {
     "silence_after": None,
     "lead": 0.0,
     "correction": "raw",
+    "bucket": 1,
 }
 """The paper's own reading, as changes to `SecureAFLSettings`."""
 
