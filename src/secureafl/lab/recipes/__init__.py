@@ -149,10 +149,13 @@ def _estimator() -> Cells:
     ]
 
 
-def _vary(setting: str, values: Sequence[Any], attacks: Sequence[str] = ATTACKS[1:]) -> Callable[[], Cells]:
+def _vary(setting: str, values: Sequence[Any], attacks: Sequence[str] = ATTACKS) -> Callable[[], Cells]:
     def make() -> Cells:
         return [
-            CellSettings(**{"defense": defense, "attack": attack, setting: value})
+            CellSettings(
+                **{"defense": defense, "attack": attack, setting: value},
+                defense_settings=dict(TUNED.get(defense, {})),
+            )
             for value in values
             for defense in DEFENSES
             for attack in attacks
