@@ -225,6 +225,13 @@ class SecureAFL:
         gap = self._damped(self.history.distances(client, self.history.last_delta(client), base)[1])
         return self.log.threshold() * gap if gap > 0.0 else 0.0
 
+    @property
+    def silent(self) -> frozenset[ClientId]:
+        """Known clients without a vote: those who oppose the crowd, and those rejected too often in a row."""
+        opposing = self.agreement.opposing if self.agreement is not None else frozenset()
+        limit = self.settings.silence_after or math.inf
+        return frozenset(k for k in self.history.clients if k in opposing or self._num_rejections[k] >= limit)
+
     def estimate(self, client: ClientId, params: Vector) -> Vector:
         """What this client would have sent for `params`, as far as its past tells."""
         weights = self._weights(self.history.correction(client, params))
@@ -299,7 +306,8 @@ class SecureAFL:
         """Eqs. (4)-(5): combine the received update, if believed, with the estimates of everyone else."""
         if not self.settings.estimates:
             return received
-        silent = self._silent()
+        quiet = self.silent
+        silent = np.array([client in quiet for client in self.history.clients], np.bool_)
         num_votes = len(self.history) - int(silent.sum()) + (received is not None)
         if sender in self.history and not silent[self.history.slot(sender)]:
             num_votes -= 1
@@ -337,13 +345,6 @@ class SecureAFL:
         if self._corrects:
             return self.history.corrections(params, self.gaps.at(params))
         return self.history.corrections(params, np.zeros((len(self.history), self.history.num_rows)))
-
-    def _silent(self) -> npt.NDArray[np.bool_]:
-        """(n,) known clients without a vote: those who oppose, and those rejected too often in a row."""
-        opposing = self.agreement.opposing if self.agreement is not None else frozenset()
-        limit = self.settings.silence_after or math.inf
-        clients = self.history.clients
-        return np.array([k in opposing or self._num_rejections[k] >= limit for k in clients], np.bool_)
 
     def _rule(self, num_votes: int) -> kernels.Rule:
         if self.settings.aggregate == "median":
