@@ -21,6 +21,7 @@ from typing import Any, Self
 
 from nvflare.collab import CollabRecipe
 from nvflare.fuel.flare_api.flare_api import Session, new_secure_session
+from nvflare.lighter.constants import ProvisionMode
 from nvflare.lighter.prov_utils import prepare_builders
 from nvflare.lighter.provision import prepare_project
 from nvflare.lighter.provisioner import Provisioner
@@ -38,18 +39,18 @@ MARKER, SITE_MARKER = "NVFLARE_PROCESSES", "NVFLARE_PROCESSES_SITE"
 SERVER, ADMIN, ORG = "localhost", "admin@example.org", "example"
 STORES = "/tmp/nvflare/"  # where NVFlare keeps jobs and snapshots unless told otherwise
 LOGIN_SECONDS = 30.0
-COMPLETED, ABORTED = "FINISHED:COMPLETED", "FINISHED:ABORTED"
+COMPLETED, ABORTED, FAILED = (f"FINISHED:{word}" for word in ("COMPLETED", "ABORTED", "EXECUTION_EXCEPTION"))
 BUILDERS = "nvflare.lighter.impl"
 
 
 class Deployment:
-    """A server with its sites. `security` is NVFlare's: "mtls", as it provisions, or "clear"."""
+    """A server with its sites, provisioned for production or, with `poc`, as NVFlare's proof of concept is."""
 
-    def __init__(self, directory: Path, sites: Sequence[str], *, security: str = "mtls") -> None:
+    def __init__(self, directory: Path, sites: Sequence[str], *, poc: bool = False) -> None:
         self.directory = directory
         self.port = free_port()
         directory.mkdir(parents=True)
-        self.kits = provision(directory / "kits", self.port, sites, security)
+        self.kits = provision(directory / "kits", self.port, sites, poc=poc)
         self._marker = uuid.uuid4().hex
         self._env = {**os.environ, "PYTHONUNBUFFERED": "1", MARKER: self._marker}
         self._processes: dict[str, Process] = {}
@@ -132,6 +133,10 @@ class Deployment:
         """The end of what a site or the server printed."""
         return tail(self._processes[site].log)
 
+    def full_log(self, site: str) -> str:
+        """All that a site or the server printed, its jobs included."""
+        return read(self._processes[site].log)
+
     @contextlib.contextmanager
     def session(self) -> Iterator[Session]:
         """An administrator's connection."""
@@ -160,17 +165,16 @@ class Deployment:
             return False
 
 
-def provision(directory: Path, port: int, sites: Sequence[str], security: str) -> Path:
+def provision(directory: Path, port: int, sites: Sequence[str], *, poc: bool) -> Path:
     """Startup kits with NVFlare's own certificates; returns the folder that holds one per participant."""
-    server = {"name": SERVER, "type": "server", "org": ORG, "fed_learn_port": port, "connection_security": security}
     config: dict[str, Any] = {
         "api_version": 3,
         "name": "federation",
         "description": "end-to-end tests",
         "participants": [
-            server,
-            *({"name": site, "type": "client", "org": ORG, "connection_security": security} for site in sites),
-            {"name": ADMIN, "type": "admin", "org": ORG, "role": "project_admin", "connection_security": security},
+            {"name": SERVER, "type": "server", "org": ORG, "fed_learn_port": port},
+            *({"name": site, "type": "client", "org": ORG} for site in sites),
+            {"name": ADMIN, "type": "admin", "org": ORG, "role": "project_admin"},
         ],
         "builders": [
             {"path": f"{BUILDERS}.workspace.WorkspaceBuilder", "args": {"template_file": ["master_template.yml"]}},
@@ -180,7 +184,7 @@ def provision(directory: Path, port: int, sites: Sequence[str], security: str) -
         ],
     }
     project = prepare_project(config)
-    Provisioner(str(directory), prepare_builders(config)).provision(project)
+    Provisioner(str(directory), prepare_builders(config)).provision(project, mode=ProvisionMode.POC if poc else None)
     kits = directory / "federation" / "prod_00"
     local = kits / SERVER / "local"
     defaults = (local / "resources.json.default").read_text()
@@ -190,13 +194,17 @@ def provision(directory: Path, port: int, sites: Sequence[str], security: str) -
 
 def simulate(recipe_script: Path, directory: Path, arguments: Sequence[str], *, timeout: float) -> str:
     """Run a job script that uses NVFlare's simulator; returns what it printed."""
-    env = {**os.environ, "NVFLARE_SIMULATOR_WORKSPACE_ROOT": str(directory)}
+    marker = uuid.uuid4().hex
+    env = {**os.environ, "NVFLARE_SIMULATOR_WORKSPACE_ROOT": str(directory), MARKER: marker}
     log = directory / "simulator.log"
     directory.mkdir(parents=True, exist_ok=True)
-    with log.open("wb") as sink:
-        done = subprocess.run(
-            [sys.executable, str(recipe_script), *arguments], env=env, stdout=sink, stderr=sink, timeout=timeout
-        )
+    try:
+        with log.open("wb") as sink:
+            done = subprocess.run(
+                [sys.executable, str(recipe_script), *arguments], env=env, stdout=sink, stderr=sink, timeout=timeout
+            )
+    finally:
+        end_processes(f"{MARKER}={marker}")
     if done.returncode != 0:
         raise ProcessFailedError(f"{recipe_script}: exit {done.returncode}\n{tail(log)}")
     return log.read_text(errors="replace")

@@ -1,6 +1,8 @@
 """NVFlare with real processes on loopback: its simulator, and a deployment with the certificates that it provisions."""
 
 import json
+import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +10,7 @@ import pytest
 from nvflare.collab import CollabRecipe
 from safetensors.numpy import load_file
 from tests.end_to_end.journals import arrivals, read_journal, wait_for, wait_for_arrivals, wait_for_event
-from tests.end_to_end.nvflare_processes import SERVER, Deployment, simulate
+from tests.end_to_end.nvflare_processes import FAILED, SERVER, Deployment, simulate
 
 from secureafl.engines.nvflare import AsyncClient, AsyncServer, federation_recipe
 from secureafl.engines.signing import write_key_pair
@@ -74,6 +76,25 @@ def test_a_liar_a_slow_a_killed_and_a_late_site(tmp_path: Path) -> None:
     rows = read_journal(run_dir)
     assert len(arrivals(rows, "slow-1")) < len(arrivals(rows, "honest-2")), "the slow one did not hold up the others"
     assert abs(mean_weight(run_dir) - 1.0) < 0.5, "one liar pulls towards -9 in vain"
+
+
+def test_a_training_process_that_dies_ends_the_job_and_the_next_one_goes_on(tmp_path: Path) -> None:
+    """In a proof of concept. The site's parent process lives and reports the death, and NVFlare gives the job up."""
+    sites = ["honest-1", "honest-2", "raise-1", "garbage-1"]
+    run_dir = tmp_path / "run"
+    with Deployment(tmp_path / "nvflare", sites, poc=True) as deployment:
+        deployment.start_sites(*sites)
+        first = deployment.submit(recipe(run_dir, 4))
+        wait_for_arrivals(run_dir, "honest-1", 5, timeout=120.0)
+        wait_for_event(run_dir, "raise-1", Event.CLIENT_ERROR, timeout=30.0)
+        os.kill(deployment.job_process("honest-2"), signal.SIGKILL)
+        deployment.wait(first, timeout=60.0, expect=FAILED)
+        so_far = len(versions(read_journal(run_dir)))
+        second = deployment.submit(recipe(run_dir, 4, resume=True, stop_after_updates=so_far + 20))
+        deployment.wait(second, timeout=120.0)
+    rows = read_journal(run_dir)
+    assert versions(rows) == list(range(so_far + 20))
+    assert {row.reason for row in arrivals(rows, "garbage-1")} == {"wrong-names"}
 
 
 def test_a_killed_server_goes_on_from_its_journal(tmp_path: Path) -> None:
