@@ -7,8 +7,6 @@ from pathlib import Path
 
 from nvflare.collab import CollabRecipe
 
-from secureafl.engines.nvflare.collab_client import AsyncClient
-from secureafl.engines.nvflare.collab_server import AsyncServer
 from secureafl.errors import SettingsError
 
 SYNC_SECONDS = 300.0
@@ -17,8 +15,8 @@ MAX_SITES = 1000
 
 def federation_recipe(
     name: str,
-    server: AsyncServer,
-    client: AsyncClient,
+    server: object,
+    client: object,
     *,
     files: Iterable[Path | str] = (),
     min_clients: int = 1,
@@ -26,6 +24,8 @@ def federation_recipe(
 ) -> CollabRecipe:
     """A recipe to run with `.execute(SimEnv(num_clients=10))`, `PocEnv` or `ProdEnv`.
 
+    server        an `AsyncServer`, or a Collab server of your own that calls `run_federation`
+    client        an `AsyncClient`
     files         modules and packages with the named functions: sent to the server and to every site
     min_clients   the job starts once so many sites are connected; who comes later takes part in the next job
     sync_seconds  how long the sites may take to start
