@@ -97,12 +97,17 @@ class Deployment:
         """The processes of one site or of the server."""
         return find_processes(f"{SITE_MARKER}={self._marker}:{site}")
 
-    def job_process(self, site: str = SERVER) -> int:
-        """The pid of the process that runs the job on a site or, by default, on the server."""
-        found = [pid for pid in self.processes(site) if "_process -m" in command_line(pid)]
-        if len(found) != 1:
-            raise ProcessFailedError(f"{site} runs {len(found)} job processes\n{self.log(site)}")
-        return found[0]
+    def job_processes(self, site: str = SERVER) -> list[int]:
+        """The processes that run jobs on a site or, by default, on the server."""
+        return [pid for pid in self.processes(site) if "_process -m" in command_line(pid)]
+
+    def wait_until_idle(self, timeout: float) -> None:
+        """Wait until the server runs no job; NVFlare may still wait for sites before it calls the job finished."""
+        deadline = time.monotonic() + timeout
+        while self.job_processes():
+            if time.monotonic() > deadline:
+                raise ProcessFailedError(f"the server runs a job after {timeout} s\n{self.log(SERVER)}")
+            time.sleep(0.5)
 
     def submit(self, recipe: CollabRecipe) -> str:
         """Start a job and return its id without waiting for it."""

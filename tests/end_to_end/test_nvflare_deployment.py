@@ -87,7 +87,8 @@ def test_a_training_process_that_dies_ends_the_job_and_the_next_one_goes_on(tmp_
         first = deployment.submit(recipe(run_dir, 4))
         wait_for_arrivals(run_dir, "honest-1", 5, timeout=120.0)
         wait_for_event(run_dir, "raise-1", Event.CLIENT_ERROR, timeout=30.0)
-        os.kill(deployment.job_process("honest-2"), signal.SIGKILL)
+        [victim] = deployment.job_processes("honest-2")
+        os.kill(victim, signal.SIGKILL)
         deployment.wait(first, timeout=60.0, expect=FAILED)
         so_far = len(versions(read_journal(run_dir)))
         second = deployment.submit(recipe(run_dir, 4, resume=True, stop_after_updates=so_far + 20))
@@ -95,6 +96,18 @@ def test_a_training_process_that_dies_ends_the_job_and_the_next_one_goes_on(tmp_
     rows = read_journal(run_dir)
     assert versions(rows) == list(range(so_far + 20))
     assert {row.reason for row in arrivals(rows, "garbage-1")} == {"wrong-names"}
+
+
+def test_a_run_ends_although_a_site_still_trains(tmp_path: Path) -> None:
+    sites = ["honest-1", "slow-1"]
+    run_dir = tmp_path / "run"
+    with Deployment(tmp_path / "nvflare", sites) as deployment:
+        deployment.start_sites(*sites)
+        deployment.submit(recipe(run_dir, 2, {"slow-delay": 600.0}, stop_after_updates=20))
+        wait_for_arrivals(run_dir, "honest-1", 20, timeout=120.0)
+        deployment.wait_until_idle(timeout=60.0)
+    assert len(versions(read_journal(run_dir))) == 20
+    assert (run_dir / "model.safetensors").exists()
 
 
 def test_a_killed_server_goes_on_from_its_journal(tmp_path: Path) -> None:

@@ -50,6 +50,9 @@ class Carrier(Protocol[Handle]):
     def fetch(self, handle: Handle, assignment: Assignment) -> Vector | Reason | None:
         """The answer, None if it is not there yet, or `LostError`. May block: it then takes up one worker."""
 
+    def close(self) -> None:
+        """The run is over: a `fetch` that blocks returns or raises at once."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Pace:
@@ -109,6 +112,7 @@ class SessionPool(Generic[Handle]):
     def close(self) -> None:
         """Leave all clients alone."""
         self._closed.set()
+        self._carrier.close()
         self._schedule.close(CLOSE_SECONDS)
         self._discovery.join(CLOSE_SECONDS)
 

@@ -4,10 +4,12 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+from nvflare.apis.signal import Signal
 from nvflare.collab import CollabCallError
 from rich.console import Console
 from safetensors.numpy import load
@@ -28,6 +30,7 @@ class Site:
         self.name = name
         self._answer = answer
         self.gone = False
+        self.backend = SimpleNamespace(abort_signal=Signal())
 
     def __call__(self, timeout: float) -> "Site":
         return self
@@ -111,3 +114,21 @@ def test_an_aborted_job_ends_in_order(monkeypatch: pytest.MonkeyPatch, tmp_path:
     federate(monkeypatch, context, tmp_path)
     assert time.monotonic() - started < 10.0
     assert (tmp_path / "model.safetensors").exists()
+
+
+def test_the_end_of_the_run_ends_calls_that_are_open(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    slow = Site("slow", honest)
+    of_the_job, seen = slow.backend.abort_signal, []
+
+    def wait(dispatch: Message) -> Message:
+        signal = slow.backend.abort_signal
+        while not signal.triggered:
+            time.sleep(0.01)
+        seen.append(signal)
+        raise ValueError("aborted")
+
+    slow._answer = wait
+    federate(monkeypatch, FakeContext([slow, Site("good", honest)]), tmp_path, stop_after_updates=10)
+    assert len(seen) == 1
+    assert seen[0] is not of_the_job
+    assert slow.backend.abort_signal is of_the_job, "other calls of the server's work as before"

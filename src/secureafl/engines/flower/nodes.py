@@ -45,6 +45,9 @@ class Nodes:
             raise _loss(answers[0])
         return self._records.decode(answers[0], assignment)
 
+    def close(self) -> None:
+        """Nothing to do: no call waits for an answer."""
+
 
 def _loss(answer: Message) -> LostError:
     code = answer.error.code

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Collection, Sequence
 
+from nvflare.apis.signal import Signal
 from nvflare.collab import CollabCallError
 
 from secureafl.engines.nvflare.collab import Context, Proxy, set_call_context
@@ -31,6 +32,11 @@ class Sites:
         self._settings = settings
         self._lost: set[str] = set()
         self._lock = threading.Lock()
+        # A job does not end while a call is open, and calls look at the job's signal only: give them one of our own.
+        self._over = Signal()
+        self._signals = {client: proxy.backend.abort_signal for client, proxy in self._proxies.items()}
+        for proxy in self._proxies.values():
+            proxy.backend.abort_signal = self._over
 
     def present(self) -> Collection[str]:
         with self._lock:
@@ -50,8 +56,15 @@ class Sites:
         try:
             answer = handle(timeout=self._settings.ttl_seconds).answer(self._messages.encode(assignment))
         except CollabCallError as error:
+            if self._over.triggered:
+                raise LostError(Event.EXPIRED, "the run is over") from error
             raise self._loss(assignment.client, error) from error
         return self._messages.decode(answer, assignment)
+
+    def close(self) -> None:
+        self._over.trigger(True)
+        for client, proxy in self._proxies.items():
+            proxy.backend.abort_signal = self._signals[client]
 
     def _loss(self, client: str, error: CollabCallError) -> LostError:
         """NVFlare says of a site that is gone what it says of one that is slow: only another call tells them apart."""
