@@ -49,7 +49,7 @@ class Sweeper:
         self._started: list[Process] = []
         self._marker = f"SECUREAFL_TEST={uuid.uuid4()}"
 
-    def start(self, out: Path) -> Process:
+    def start(self, out: Path, **changes: Any) -> Process:
         name, value = self._marker.split("=")
         env = os.environ | {
             name: value,
@@ -57,11 +57,14 @@ class Sweeper:
             "XDG_CACHE_HOME": str(self._directory / "cache"),
         }
         command = [sys.executable, "-c", "from secureafl.cli import app; app()", "lab", "sweep", "demo"]
-        for option, given in {**OPTIONS, "out": out, "source": self._source}.items():
+        for option, given in {**OPTIONS, "out": out, "source": self._source, **changes}.items():
             for each in given if isinstance(given, list) else [given]:
                 command += [f"--{option}", str(each)]
         self._started.append(Process(command, env, self._directory / f"{uuid.uuid4()}.log"))
         return self._started[-1]
+
+    def num_alive(self) -> int:
+        return len(find_processes(self._marker))
 
     def kill(self) -> None:
         """SIGKILL to all, as when the power fails."""
@@ -126,3 +129,14 @@ def test_a_sweep_killed_twice_ends_like_an_undisturbed_one(sweeper: Sweeper, tmp
         for table in ("curves.parquet", "arrivals.parquet"):
             assert (disturbed / "cells" / key / table).read_bytes() == (calm / "cells" / key / table).read_bytes()
     assert (disturbed / "demo.parquet").read_bytes() == (calm / "demo.parquet").read_bytes()
+
+
+def test_a_lone_worker_ends_with_its_driver(sweeper: Sweeper, tmp_path: Path) -> None:
+    process = sweeper.start(tmp_path / "out", jobs=1, rounds=100_000)
+    wait_for(lambda: has_snapshot(tmp_path / "out"), process)
+    assert sweeper.num_alive() > 1
+    process.kill()
+    deadline = time.monotonic() + 30.0
+    while sweeper.num_alive() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert sweeper.num_alive() == 0

@@ -56,3 +56,9 @@ def test_run_ends_with_a_table_and_a_picture(tiny_source: Path, tmp_path: Path) 
     assert result.exit_code == 0, result.output
     assert "attack success rate" in result.output
     assert len(list(tmp_path.glob("cells/*/picture.png"))) == 1
+
+
+def test_a_row_that_does_not_exist_leaves_nothing() -> None:
+    result = runner.invoke(app, ["lab", "sweep", "delay", "--row", "7", "--attack", "none"])
+    assert result.exit_code == 2
+    assert "no cell of 'delay' is left" in result.output

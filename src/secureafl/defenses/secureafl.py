@@ -55,7 +55,7 @@ class SecureAFLSettings(Settings):
     """Who passes after first contact: those smooth enough [P], everyone (Variant III) or no one (Variant IV)."""
     warmup_rounds: int = Field(0, ge=0)
     """Arrivals at the start during which the filter lets everyone pass. [A]"""
-    max_change: float | None = Field(2.0, gt=0.0)
+    max_change: float | None = Field(1.0, gt=0.0)
     """An update counts as at most so many times as long as is typical, and as at most so many times the typical change
     away from its client's last one; never as more than `clip_norm`. None for no such limits. [P: None]"""
     opposition: float | None = Field(4.0, gt=0.0)
@@ -65,7 +65,7 @@ class SecureAFLSettings(Settings):
     """Weight left of a client's average agreement after its next update. [A]"""
     silence_after: int | None = Field(3, ge=1)
     """Rejections in a row after which a client's estimate has no vote until it is believed again. [P: None]"""
-    lead: float = Field(0.5, ge=0.0, le=1.0)
+    lead: float = Field(0.3, ge=0.0, le=1.0)
     """Share of a believed update's change, g - g_ref, that moves the model at once, beside its one vote in n. What a
     client adds this way in all is its last update minus its first, whatever it sends. [P: 0]"""
     memory: int = Field(3, ge=0)
@@ -89,9 +89,9 @@ class SecureAFLSettings(Settings):
     """Whether silent clients are estimated; without, the step is the accepted update alone (Variant II). [P]"""
     aggregate: Literal["median", "trimmed_mean", "mean"] = "median"
     """How received and estimated updates become one; `mean` is Variant I. [P]"""
-    bucket: int = Field(1, ge=1)
+    bucket: int = Field(2, ge=1)
     """Votes that are averaged, drawn by lot at every step, before the median is taken. More learn faster where clients
-    differ, and resist fewer liars. [P]"""
+    differ, and resist fewer liars. [P: 1]"""
     trim: float = Field(0.2, ge=0.0, lt=0.5)
     """Share cut from each end by `trimmed_mean`. [A]"""
     history_dtype: Literal["float32", "float16"] = "float32"
@@ -118,6 +118,7 @@ PAPER: Mapping[str, Any] = {
     "silence_after": None,
     "lead": 0.0,
     "correction": "raw",
+    "bucket": 1,
 }
 """The paper's own reading, as changes to `SecureAFLSettings`."""
 
@@ -224,6 +225,13 @@ class SecureAFL:
         gap = self._damped(self.history.distances(client, self.history.last_delta(client), base)[1])
         return self.log.threshold() * gap if gap > 0.0 else 0.0
 
+    @property
+    def silent(self) -> frozenset[ClientId]:
+        """Known clients without a vote: those who oppose the crowd, and those rejected too often in a row."""
+        opposing = self.agreement.opposing if self.agreement is not None else frozenset()
+        limit = self.settings.silence_after or math.inf
+        return frozenset(k for k in self.history.clients if k in opposing or self._num_rejections[k] >= limit)
+
     def estimate(self, client: ClientId, params: Vector) -> Vector:
         """What this client would have sent for `params`, as far as its past tells."""
         weights = self._weights(self.history.correction(client, params))
@@ -298,7 +306,8 @@ class SecureAFL:
         """Eqs. (4)-(5): combine the received update, if believed, with the estimates of everyone else."""
         if not self.settings.estimates:
             return received
-        silent = self._silent()
+        quiet = self.silent
+        silent = np.array([client in quiet for client in self.history.clients], np.bool_)
         num_votes = len(self.history) - int(silent.sum()) + (received is not None)
         if sender in self.history and not silent[self.history.slot(sender)]:
             num_votes -= 1
@@ -336,13 +345,6 @@ class SecureAFL:
         if self._corrects:
             return self.history.corrections(params, self.gaps.at(params))
         return self.history.corrections(params, np.zeros((len(self.history), self.history.num_rows)))
-
-    def _silent(self) -> npt.NDArray[np.bool_]:
-        """(n,) known clients without a vote: those who oppose, and those rejected too often in a row."""
-        opposing = self.agreement.opposing if self.agreement is not None else frozenset()
-        limit = self.settings.silence_after or math.inf
-        clients = self.history.clients
-        return np.array([k in opposing or self._num_rejections[k] >= limit for k in clients], np.bool_)
 
     def _rule(self, num_votes: int) -> kernels.Rule:
         if self.settings.aggregate == "median":

@@ -98,6 +98,7 @@ def sweep(
     rounds: Annotated[int | None, typer.Option(help="Shorten every cell to so many arrivals.")] = None,
     defense: Annotated[list[str] | None, typer.Option(help="Only this defense; may be repeated.")] = None,
     attack: Annotated[list[str] | None, typer.Option(help="Only this attack; may be repeated.")] = None,
+    row: Annotated[list[str] | None, typer.Option(help="Only this row of the table; may be repeated.")] = None,
     source: Annotated[str | None, typer.Option(help="A directory of data sets, or `hub`.")] = None,
     settings: Set = None,
     snapshot_rounds: SnapshotRounds = 2000,
@@ -105,14 +106,20 @@ def sweep(
 ) -> None:
     """Run all cells of a table. Stopped or killed, the same command goes on where it was."""
     with _explained():
-        from secureafl.lab.recipes import RECIPES, find_recipe
+        from secureafl.lab.recipes import RECIPES, find_recipe, row_of
 
         if show or recipe is None:
             console.print(_overview())
             return
         changes = {key: value for key, value in {"rounds": rounds, "source": source}.items() if value is not None}
-        cells = find_recipe(recipe).cells(range(seeds), **_with_overrides(changes, settings))
-        if not any(_wanted(cell, defense, attack) for cell in cells):
+        found = find_recipe(recipe)
+        cells = found.cells(range(seeds), **_with_overrides(changes, settings))
+
+        def wanted(cell: CellSettings) -> bool:
+            rows = (row_of(found, cell.complete()) in row) if row else True
+            return rows and (not defense or cell.defense in defense) and (not attack or cell.attack in attack)
+
+        if not any(map(wanted, cells)):
             raise SettingsError(f"no cell of {recipe!r} is left; it has {len(RECIPES[recipe].cells())}")
         from secureafl.lab.experiment import RunSettings
         from secureafl.lab.report import sweep_table
@@ -125,7 +132,7 @@ def sweep(
             jobs=jobs,
             run=RunSettings(snapshot_rounds=snapshot_rounds),
             console=console,
-            wanted=lambda cell: _wanted(cell, defense, attack),
+            wanted=wanted,
         )
         console.print(sweep_table(recipe, results))
     console.print(f"A report with figures: [bold]secureafl lab report {recipe} --out {out}[/]", soft_wrap=True)
@@ -154,10 +161,6 @@ class _explained:  # noqa: N801 (reads as a phrase: `with _explained():`)
         if isinstance(error, SecureAFLError):
             console.print(str(error), style="red", markup=False, soft_wrap=True)
             raise typer.Exit(2) from None
-
-
-def _wanted(cell: CellSettings, defenses: list[str] | None, attacks: list[str] | None) -> bool:
-    return (not defenses or cell.defense in defenses) and (not attacks or cell.attack in attacks)
 
 
 def _with_overrides(values: dict[str, Any], overrides: list[str] | None) -> dict[str, Any]:

@@ -18,7 +18,17 @@ from secureafl.lab.page import PAGE
 from secureafl.lab.recipes import Recipe, find_recipe, paper_table
 from secureafl.lab.sweep import CELLS, read_sweep
 from secureafl.lab.sweep_figures import draw_curves, draw_errors, draw_filters, draw_heat_map, draw_lines, draw_timeline
-from secureafl.lab.tables import arrange, latex, markdown, newest, ours_text, paper_text, provenance, published
+from secureafl.lab.tables import (
+    arrange,
+    error_markdown,
+    latex,
+    markdown,
+    newest,
+    ours_text,
+    paper_text,
+    provenance,
+    published,
+)
 
 Result = Mapping[str, Any]
 
@@ -86,15 +96,18 @@ def write_report(out_dir: Path, name: str) -> Path:
         )
     body.append(html_details(results))
     directory.mkdir(parents=True, exist_ok=True)
-    write_tables(recipe, results, directory)
+    write_tables(recipe, cells, directory)
     page = directory / "index.html"
     page.write_text(PAGE.substitute(title=html.escape(f"{name}: {recipe.about}"), body="\n".join(body)))
     return page
 
 
-def write_tables(recipe: Recipe, results: Sequence[Result], directory: Path) -> None:
+def write_tables(recipe: Recipe, cells: Sequence[Cell], directory: Path) -> None:
     """The table as Markdown and LaTeX, the same of all published and of all newest models, and every cell's origin."""
-    if recipe.layout != "time":
+    results = [cell.result for cell in cells]
+    if recipe.layout == "error":
+        (directory / "table.md").write_text(error_markdown(recipe, cells))
+    elif recipe.layout != "time":
         (directory / "table.md").write_text(markdown(recipe, results))
         (directory / "table.tex").write_text(latex(recipe, results))
         (directory / "table-published.md").write_text(markdown(recipe, results, published))

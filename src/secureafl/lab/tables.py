@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from secureafl.lab.cell import CellSettings
-from secureafl.lab.figures import title
+from secureafl.lab.figures import Cell, title
 from secureafl.lab.recipes import Recipe, paper_table, row_of, shown_metric
 
 Result = Mapping[str, Any]
@@ -86,6 +87,21 @@ def latex(recipe: Recipe, results: Sequence[Result]) -> str:
         shown = [_beside(cells.get((row, attack), []), counted, paper_text(paper, row, attack)) for attack in attacks]
         lines.append(" & ".join(_escaped(text) for text in [_named(row), *shown]).replace("±", r"$\pm$") + r" \\")
     return "\n".join([*lines, r"\bottomrule", r"\end{tabular}"]) + "\n"
+
+
+def error_markdown(recipe: Recipe, cells: Sequence[Cell]) -> str:
+    """How far estimates were from true gradients, by interval of rounds, beside bare last uploads and the paper's."""
+    intervals = [(first, last or math.inf, theirs) for first, last, theirs in paper_table(recipe)]
+    heads = [f"{first}-{last}" if last < math.inf else f"from {first}" for first, last, _ in intervals]
+    lines = [_row(["mean relative error in rounds", *heads]), _row(["---"] * (1 + len(heads)))]
+    lines.append(_row(["the paper's", *(f"{theirs:.2f}" for *_, theirs in intervals)]))
+    for cell in cells:
+        for curve, suffix in (("estimation_error", ""), ("stale_error", ", bare last uploads")):
+            rounds, values = cell.curves[curve]
+            parts = [values[(rounds >= first) & (rounds < last)] for first, last, _ in intervals]
+            shown = [f"{np.mean(part):.2f}" if len(part) else "" for part in parts]
+            lines.append(_row([_named(row_of(recipe, cell.settings)) + suffix, *shown]))
+    return "\n".join(lines) + "\n"
 
 
 def provenance(recipe: Recipe, results: Sequence[Result]) -> str:

@@ -10,6 +10,7 @@ import json
 import logging
 import multiprocessing
 import os
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor, wait
@@ -51,6 +52,7 @@ def run_cells(
 
 def work(cell: str, store: str, run: str) -> str | None:
     """One cell, in a worker. What went wrong comes back as text; how far it is stands in a file beside the result."""
+    _end_with_parent()
     settings = CellSettings.model_validate_json(cell)
     directory = Path(store) / settings.cell_id()
     directory.mkdir(parents=True, exist_ok=True)
@@ -73,6 +75,18 @@ def work(cell: str, store: str, run: str) -> str | None:
     finally:
         (directory / PROGRESS).unlink(missing_ok=True)
     return None
+
+
+def _end_with_parent() -> None:
+    """A worker whose driver was killed has no one to work for. Ray ends its own."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+
+        def wait_and_end() -> None:
+            parent.join()
+            os._exit(1)
+
+        threading.Thread(target=wait_and_end, daemon=True).start()
 
 
 def _one_by_one(

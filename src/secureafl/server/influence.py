@@ -1,7 +1,8 @@
 """Whose values the model follows: how often each client's vote is the median, at a run's newest snapshots.
 
 Of two middle votes each counts half, so that the shares of all clients add up to one. Clients who are much alike have
-about 1/n each; one that never agrees with the others has less, and one that the others straddle has more.
+about 1/n each; one that never agrees with the others has less, and one that the others straddle has more. Those
+without a vote have none. Votes are taken singly here, also where the server averages them in pairs drawn by lot.
 """
 
 from __future__ import annotations
@@ -36,10 +37,11 @@ def influence(run: RecordedRun) -> dict[str, float]:
 
 
 def _shares(machine: Machine, defense: SecureAFL) -> dict[str, float]:
-    votes = defense.estimates(machine.model.params)
+    estimates, clients = defense.estimates(machine.model.params), defense.history.clients
+    voting = np.array([row for row, client in enumerate(clients) if client not in defense.silent], np.int64)
+    votes, shares = estimates[voting], np.zeros(len(clients))
     n, d = votes.shape
     order = np.argsort(votes, axis=0, kind="stable")
-    shares = np.zeros(n)
     for place in ((n - 1) // 2, n // 2) if n else ():
-        shares += np.bincount(order[place], minlength=n) / (2 * d)
-    return {machine.roster[client]: float(shares[row]) for row, client in enumerate(defense.history.clients)}
+        shares[voting] += np.bincount(order[place], minlength=n) / (2 * d)
+    return {machine.roster[client]: float(shares[row]) for row, client in enumerate(clients)}

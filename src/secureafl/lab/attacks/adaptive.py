@@ -42,7 +42,7 @@ class AdaptiveSettings(Settings):
     """Share of the feasible radius left unused, so that rounding does not lead to rejection. [A]"""
     keep: float = Field(0.999, gt=0.0, le=1.0)
     """Share of the best effect that must remain when its ray is shortened. [A]"""
-    num_bisections: int = Field(40, ge=1)
+    num_bisections: int = Field(20, ge=1)
     """Halvings in the search for the shortest such ray. [A]"""
     reach: float = Field(10.0, gt=0.0)
     """How far along a ray that misses the ball one looks, in lengths of the longest estimate. [A]"""
@@ -77,9 +77,9 @@ class Effect:
     """J: how far f copies of an upload move the median of the honest estimates, c."""
 
     def __init__(self, estimates: Vector, num_copies: int) -> None:
-        ordered = np.sort(estimates, axis=0).astype(np.float64)
+        ordered = np.sort(estimates, axis=0)
         n = len(ordered)
-        self.before: Float = 0.5 * (ordered[(n - 1) // 2] + ordered[n // 2])
+        self.before: Float = 0.5 * (ordered[(n - 1) // 2].astype(np.float64) + ordered[n // 2])
         total = n + num_copies
         self._bounds = [_bounds(ordered, place, num_copies) for place in ((total - 1) // 2, total // 2)]
 
@@ -92,18 +92,18 @@ class Effect:
         return length(self.median(upload) - self.before)
 
 
-def _bounds(ordered: Float, place: int, num_copies: int) -> tuple[Float, Float]:
+def _bounds(ordered: Vector, place: int, num_copies: int) -> tuple[Float, Float]:
     """Between what the `place`-th of all values lies: the honest one it is with all copies below it, or above it."""
     n, d = ordered.shape
     low = ordered[place - num_copies] if place >= num_copies else np.full(d, -np.inf)
     high = ordered[place] if place < n else np.full(d, np.inf)
-    return low, high
+    return low.astype(np.float64), high.astype(np.float64)
 
 
 def directions(estimates: Vector, middle: Float) -> list[Float]:
     """The ways p to leave the median, without those that vanish."""
     size = length(middle)
-    spread = estimates.std(axis=0, dtype=np.float64)
+    spread = estimates.std(axis=0).astype(np.float64)
     ways = [-np.sign(middle), -middle / size if size > 0.0 else middle, -spread]
     return [p for p in ways if p.any()]
 

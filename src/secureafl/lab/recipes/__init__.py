@@ -53,6 +53,7 @@ TUNED: Mapping[str, Mapping[str, Any]] = {}
 """What the `tuning` sweep found best, by defense."""
 WITHOUT: Mapping[str, Mapping[str, Any]] = {
     "lead": {"lead": 0.0},
+    "bucket": {"bucket": 1},
     "opposition": {"opposition": None},
     "silence": {"silence_after": None},
     "max_change": {"max_change": None},
@@ -133,7 +134,7 @@ def _estimator() -> Cells:
     corrections: Sequence[Mapping[str, Any]] = [
         {"correction": name} for name in ("none", "raw", "bounded", "calibrated")
     ]
-    rows = [*corrections, {"bucket": 3}, *WITHOUT.values(), *({**PAPER, **correction} for correction in corrections)]
+    rows = [*corrections, *WITHOUT.values(), *({**PAPER, **correction} for correction in corrections)]
     return [
         CellSettings(
             rounds=5000,
@@ -148,10 +149,13 @@ def _estimator() -> Cells:
     ]
 
 
-def _vary(setting: str, values: Sequence[Any], attacks: Sequence[str] = ATTACKS[1:]) -> Callable[[], Cells]:
+def _vary(setting: str, values: Sequence[Any], attacks: Sequence[str] = ATTACKS) -> Callable[[], Cells]:
     def make() -> Cells:
         return [
-            CellSettings(**{"defense": defense, "attack": attack, setting: value})
+            CellSettings(
+                **{"defense": defense, "attack": attack, setting: value},
+                defense_settings=dict(TUNED.get(defense, {})),
+            )
             for value in values
             for defense in DEFENSES
             for attack in attacks
