@@ -1,4 +1,4 @@
-"""The Flower examples, unchanged, on both engines."""
+"""The examples, unchanged, in simulation and in deployment."""
 
 import filecmp
 import re
@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from tests.end_to_end.flower_processes import Config, Deployment, Simulation
+from tests.end_to_end.nvflare_processes import simulate
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 QUICKSTART = EXAMPLES / "quickstart"
@@ -61,3 +62,14 @@ def test_bring_your_own_in_deployment(tmp_path: Path) -> None:
     with Deployment(tmp_path / "flower") as engine:
         engine.start_nodes({0: {"partition-id": 0, "num-partitions": 2}, 1: {"partition-id": 1, "num-partitions": 2}})
         engine.run(EXAMPLES / "bring-your-own" / "after", config, timeout=300.0)
+
+
+@pytest.mark.end_to_end
+def test_two_engines_learn_from_one_task_file(tmp_path: Path) -> None:
+    example = EXAMPLES / "two-engines"
+    with Simulation(tmp_path / "flower") as engine:
+        run = engine.run(example, {"secureafl.stop-after-updates": 40}, num_supernodes=4, timeout=300.0)
+    log = simulate(example / "nvflare_job.py", tmp_path / "nvflare", ["--updates", "40"], timeout=300.0)
+    for text in (run.log_text(), log):
+        assert "secureafl: 40 updates" in text
+        assert float(re.findall(r"accuracy ([0-9.]+) \(version 40\)", text)[-1]) > 0.5

@@ -1,46 +1,19 @@
 """A real deployment on loopback: SuperLink, SuperNodes, one process per message, with and without TLS and node keys."""
 
 import json
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from safetensors.numpy import load_file
 from tests.end_to_end.flower_processes import Config, Deployment
+from tests.end_to_end.journals import arrivals, read_journal, wait_for, wait_for_arrivals, wait_for_event
 
 from secureafl.engines.signing import write_key_pair
-from secureafl.server.journal import Entry, Event, Journal
+from secureafl.server.journal import Entry, Event
 
 pytestmark = pytest.mark.end_to_end
 
 APP = Path(__file__).parent / "flower_app"
-
-
-def read_journal(run_dir: Path) -> list[Entry]:
-    journal = Journal(run_dir / "run.db")
-    rows = list(journal.entries())
-    journal.close()
-    return rows
-
-
-def wait_for_arrivals(run_dir: Path, client: int, count: int, timeout: float) -> None:
-    wait_for(run_dir, lambda rows: len(arrivals(rows, client)) >= count, timeout)
-
-
-def wait_for_event(run_dir: Path, client: int, event: Event, timeout: float) -> None:
-    wait_for(run_dir, lambda rows: event in {row.event for row in rows if row.client == str(client)}, timeout)
-
-
-def wait_for(run_dir: Path, condition: Callable[[list[Entry]], bool], timeout: float) -> None:
-    deadline = time.monotonic() + timeout
-    while not ((run_dir / "run.db").exists() and condition(read_journal(run_dir))):
-        assert time.monotonic() < deadline, f"the journal in {run_dir} does not say so after {timeout} s"
-        time.sleep(1.0)
-
-
-def arrivals(rows: list[Entry], client: int) -> list[Entry]:
-    return [row for row in rows if row.event is Event.ARRIVAL and row.client == str(client)]
 
 
 @pytest.mark.parametrize("tls", [False, True], ids=["insecure", "tls"])

@@ -1,3 +1,4 @@
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -62,3 +63,11 @@ def test_a_row_that_does_not_exist_leaves_nothing() -> None:
     result = runner.invoke(app, ["lab", "sweep", "delay", "--row", "7", "--attack", "none"])
     assert result.exit_code == 2
     assert "no cell of 'delay' is left" in result.output
+
+
+def test_a_run_leaves_the_environment_as_it_was(tiny_source: Path, tmp_path: Path) -> None:
+    before = dict(os.environ)
+    arguments = ["lab", "run", "--rounds", "3", "--architecture", "small-cnn", "--source", str(tiny_source)]
+    result = runner.invoke(app, [*arguments, "--set", "num_clients=4", "--out", str(tmp_path)])
+    assert result.exit_code == 0, result.output
+    assert dict(os.environ) == before

@@ -1,1 +1,1 @@
-"""Measures what the server step costs a Flower federation."""
+"""Measures what the server step costs a federation, on every engine."""

@@ -46,8 +46,8 @@ def run_cells(
     """Run these cells and return what went wrong, by cell. A failure ends its own cell only."""
     if not cells:
         return {}
-    os.environ.update(dict.fromkeys(SINGLE_THREADED, "1"))
-    return (_one_by_one if jobs == 1 else _on_ray)(cells, store, jobs, run, observer)
+    with _environment(dict.fromkeys(SINGLE_THREADED, "1")):
+        return (_one_by_one if jobs == 1 else _on_ray)(cells, store, jobs, run, observer)
 
 
 def work(cell: str, store: str, run: str) -> str | None:
@@ -75,6 +75,21 @@ def work(cell: str, store: str, run: str) -> str | None:
     finally:
         (directory / PROGRESS).unlink(missing_ok=True)
     return None
+
+
+@contextmanager
+def _environment(changes: Mapping[str, str]) -> Iterator[None]:
+    """Processes started within inherit these values; this one has its own back afterwards."""
+    before = {name: os.environ.get(name) for name in changes}
+    os.environ.update(changes)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
 
 
 def _end_with_parent() -> None:

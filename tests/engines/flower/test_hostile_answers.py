@@ -9,6 +9,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, Re
 from tests.support import Quadratic
 
 from secureafl import Layout, Machine, Reason
+from secureafl.engines.flower import FlowerSettings
 from secureafl.engines.flower.records import Records
 from secureafl.server import Federation, FederationSettings
 from secureafl.server.journal import Event
@@ -68,7 +69,7 @@ def campaign(num_answers: int, seed: int) -> Counter[str]:
     settings = FederationSettings(stop_after_updates=num_answers)
     machine = Machine(problem.defense("secureafl"), np.zeros(12, np.float32), settings.machine())
     federation = Federation(machine, LAYOUT, settings)
-    records, rng = Records(LAYOUT, "weights"), np.random.default_rng(seed)
+    records, rng = Records(LAYOUT, FlowerSettings()), np.random.default_rng(seed)
     before = hashlib.sha256(machine.model.params.tobytes()).digest()
     for number in range(num_answers):
         assignment = federation.assign(f"client-{number % 3}")

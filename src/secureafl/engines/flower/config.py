@@ -3,45 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from pydantic import Field
 
-from secureafl.server import FederationSettings
+from secureafl.engines.config import EngineSettings
+from secureafl.engines.sessions import Pace
 
 TABLE = "secureafl"
 
 
-class FlowerSettings(FederationSettings):
-    """A federation on Flower: the engine's share of the settings, beside those of every federation."""
+class FlowerSettings(EngineSettings):
+    """A federation on Flower: the engine's share of the settings, beside those of every engine."""
 
     min_nodes: int = Field(1, ge=1)
     """Wait for so many nodes before anyone gets the model."""
     num_workers: int = Field(16, ge=1)
     """Threads that talk to the SuperLink; an upload that stalls takes one of them."""
-    max_in_flight: int | None = Field(None, ge=1)
-    """Nodes that may hold the model at one time; the others wait their turn. None for all."""
-    ttl_seconds: float = Field(3600.0, gt=0.0)
-    """How long a node may take; then its ticket expires."""
     poll_seconds: float = Field(0.05, gt=0.0)
     """First wait before asking for an answer; later waits are a tenth of the time already waited."""
     max_poll_seconds: float = Field(5.0, gt=0.0)
     """Longest wait between two such questions."""
-    discovery_seconds: float = Field(3.0, gt=0.0)
-    """How often new and returning nodes are looked for."""
-    retry_seconds: float = Field(1.0, gt=0.0)
-    """Wait before a node that failed is tried again; doubles with each failure in a row."""
-    max_retry_seconds: float = Field(300.0, gt=0.0)
-    """Longest such wait."""
-    max_failures: int | None = Field(None, ge=1)
-    """Failures in a row after which a node is set aside until it is due for another try; None for never."""
-    hold_seconds: float = Field(0.0, ge=0.0)
-    """Hold each answer back for a drawn time of about this length, so that simulated nodes differ in speed."""
-    hold_seed: int = 0
-    """Seed of those draws."""
-    keys_file: Path | None = None
-    """TOML file of public keys, `node-id = "base64"`; when given, every answer must be signed."""
+
+    def pace(self) -> Pace:
+        """How the SuperLink is served."""
+        return Pace(
+            min_clients=self.min_nodes,
+            num_workers=self.num_workers,
+            poll_seconds=self.poll_seconds,
+            max_poll_seconds=self.max_poll_seconds,
+        )
 
 
 def read_run_config(run_config: Mapping[str, Any], **changes: Any) -> FlowerSettings:

@@ -9,18 +9,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, ConfigRecordValues, Message, MessageType, RecordDict
 
-from secureafl.engines import signing
+from secureafl.engines import answers, signing
+from secureafl.engines.answers import AnswerReader
+from secureafl.engines.config import EngineSettings
 from secureafl.layout import Layout
 from secureafl.server import Assignment
-from secureafl.server.admission import ClientReturns, admit
 from secureafl.types import NamedArrays, Reason, Vector
 
 ARRAYS, CONFIG = "arrays", "config"
 NONCE, VERSION, SIGNATURE = "secureafl-nonce", "server-round", "secureafl-signature"
-MAX_BYTES_FACTOR = 4  # an answer may be wider than float32 (float64 is twice), not more
 
 
 class Records:
@@ -29,15 +28,12 @@ class Records:
     def __init__(
         self,
         layout: Layout,
-        client_returns: ClientReturns,
+        settings: EngineSettings,
         train_config: Mapping[str, ConfigRecordValues] | None = None,
-        keys: signing.PublicKeys | None = None,
     ) -> None:
         self._layout = layout
-        self._client_returns: ClientReturns = client_returns
+        self._reader = AnswerReader(layout, settings)
         self._train_config = dict(train_config or {})
-        self._keys = keys
-        self._max_bytes = MAX_BYTES_FACTOR * 4 * layout.dim + 4096 * len(layout.entries)
 
     def encode(self, assignment: Assignment, node_id: int, ttl: float) -> Message:
         """The dispatch for one node."""
@@ -53,22 +49,21 @@ class Records:
             if len(records) != 1:
                 return Reason.MALFORMED
             record = records[0]
-            if sum(len(array.data) for array in record.values()) > self._max_bytes:
-                return Reason.TOO_LARGE
-            if self._keys is not None and not self._is_signed(answer, record, assignment):
-                return Reason.BAD_SIGNATURE
-            arrays = {name: array.numpy() for name, array in record.items()}
+            return self._reader.read(
+                assignment,
+                sum(len(array.data) for array in record.values()),
+                signature=lambda: _signature(answer),
+                digest=lambda: record_digest(record),
+                arrays=lambda: {name: array.numpy() for name, array in record.items()},
+            )
         except Exception:  # a hostile client may raise anything from Flower's or NumPy's readers
             return Reason.MALFORMED
-        return admit(arrays, self._layout, assignment.params, self._client_returns)
 
-    def _is_signed(self, answer: Message, record: ArrayRecord, assignment: Assignment) -> bool:
-        assert self._keys is not None
-        key = self._keys.get(assignment.client)
-        found = [config[SIGNATURE] for config in answer.content.config_records.values() if SIGNATURE in config]
-        if key is None or len(found) != 1 or not isinstance(found[0], bytes):
-            return False
-        return signing.verify(key, found[0], assignment.nonce, assignment.version, record_digest(record))
+
+def _signature(answer: Message) -> object:
+    """The one signature in an answer, or None."""
+    found = [config[SIGNATURE] for config in answer.content.config_records.values() if SIGNATURE in config]
+    return found[0] if len(found) == 1 else None
 
 
 def record_digest(record: ArrayRecord) -> bytes:
@@ -80,4 +75,4 @@ def to_arrays(model: Any) -> NamedArrays:
     """Named arrays from a Flower `ArrayRecord`, a PyTorch `state_dict` or a mapping of NumPy arrays."""
     if isinstance(model, ArrayRecord):
         return {name: array.numpy() for name, array in model.items()}
-    return {name: np.asarray(array) for name, array in dict(model).items()}
+    return answers.to_arrays(model)

@@ -9,12 +9,7 @@ Settings come from the app's own `pyproject.toml`, `[tool.flwr.app.config.secure
 
 from __future__ import annotations
 
-import contextlib
-import os
-import signal
-import threading
-from collections.abc import Callable, Iterator, Mapping
-from types import FrameType
+from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 from flwr.app import ConfigRecordValues, Context
@@ -23,16 +18,13 @@ from rich.console import Console
 
 from secureafl.defenses import Defense, Reference, Scorer
 from secureafl.engines.flower.config import FlowerSettings, read_run_config
-from secureafl.engines.flower.nodes import NodePool
+from secureafl.engines.flower.nodes import Nodes
 from secureafl.engines.flower.records import Records, to_arrays
-from secureafl.engines.signing import read_keys
+from secureafl.engines.running import conduct
+from secureafl.engines.sessions import SessionPool
 from secureafl.layout import Layout
-from secureafl.server import Federation, Machine, Result
+from secureafl.server import Federation, Result
 from secureafl.server.evaluation import Evaluate
-from secureafl.server.progress import Progress, verdict_table
-
-# Threads of a step that is done must not spin while clients on the same machine want the core.
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 InitialModel: TypeAlias = Callable[[Context], Any]
 """Makes the first model: an `ArrayRecord`, a PyTorch `state_dict`, or a mapping of names to NumPy arrays."""
@@ -90,46 +82,18 @@ def run_federation(
 
     `defense` takes the place of the one the settings name: for a rule of your own.
     """
-    arrays = to_arrays(model)
-    layout = Layout.of(arrays)
-    defense = defense or settings.make_defense(layout.dim, reference=reference, score=score)
-    machine = Machine(defense, layout.flatten(arrays), settings.machine())
-    keys = read_keys(settings.keys_file) if settings.keys_file is not None else None
-    records = Records(layout, settings.client_returns, train_config, keys)
-    console = console or Console()
-    progress = Progress(console, settings.defense, settings.stop_after_updates)
-    federation = Federation(machine, layout, settings, evaluate=evaluate, report=progress)
-    if settings.resume:  # a new Flower run: messages of the old one can no longer be answered
-        federation.withdraw_all("the server restarted")
-    pool = NodePool(grid, federation, records, settings)
-    try:
-        with _stopped_by_signals(federation):
-            result = federation.run()
-    finally:
-        pool.close()
-        federation.close()
-    console.print(verdict_table(result, f"{settings.defense}: {result.version} updates in {result.seconds:.0f} s"))
-    return result
 
+    def serve(federation: Federation, layout: Layout) -> SessionPool[str]:
+        nodes = Nodes(grid, Records(layout, settings, train_config), settings.ttl_seconds)
+        return SessionPool(nodes, federation, settings, settings.pace())
 
-@contextlib.contextmanager
-def _stopped_by_signals(federation: Federation) -> Iterator[None]:
-    """The first SIGTERM or SIGINT ends the run in order; a second one does what it did before."""
-    if threading.current_thread() is not threading.main_thread():  # Flower's simulation: signals are not ours
-        yield
-        return
-    numbers = (signal.SIGTERM, signal.SIGINT)
-    previous = {number: signal.getsignal(number) for number in numbers}
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        federation.stop()
-        for each in numbers:
-            signal.signal(each, previous[each])
-
-    for number in numbers:
-        signal.signal(number, stop)
-    try:
-        yield
-    finally:
-        for number in numbers:
-            signal.signal(number, previous[number])
+    return conduct(
+        to_arrays(model),
+        settings,
+        serve,
+        evaluate=evaluate,
+        reference=reference,
+        score=score,
+        defense=defense,
+        console=console,
+    )

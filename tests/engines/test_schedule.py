@@ -1,7 +1,7 @@
 import threading
 import time
 
-from secureafl.engines.flower.schedule import Schedule
+from secureafl.engines.schedule import Schedule
 
 
 def collect(num_workers: int, delays: dict[str, float], expected: int) -> list[str]:

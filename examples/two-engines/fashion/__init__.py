@@ -1,0 +1,1 @@
+"""One federation for two engines."""

@@ -1,0 +1,32 @@
+"""What an operator sets for a federation on an engine, whichever it is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pydantic import Field
+
+from secureafl.server import FederationSettings
+
+
+class EngineSettings(FederationSettings):
+    """The engines' common share of the settings, beside those of every federation."""
+
+    max_in_flight: int | None = Field(None, ge=1)
+    """Clients that may hold the model at one time; the others wait their turn. None for all."""
+    ttl_seconds: float = Field(3600.0, gt=0.0)
+    """How long a client may take; then its ticket expires."""
+    discovery_seconds: float = Field(3.0, gt=0.0)
+    """How often new and returning clients are looked for."""
+    retry_seconds: float = Field(1.0, gt=0.0)
+    """Wait before a client that failed is tried again; doubles with each failure in a row."""
+    max_retry_seconds: float = Field(300.0, gt=0.0)
+    """Longest such wait."""
+    max_failures: int | None = Field(None, ge=1)
+    """Failures in a row after which a client is set aside until it is due for another try; None for never."""
+    hold_seconds: float = Field(0.0, ge=0.0)
+    """Hold each answer back for a drawn time of about this length, so that simulated clients differ in speed."""
+    hold_seed: int = 0
+    """Seed of those draws."""
+    keys_file: Path | None = None
+    """TOML file of public keys, `client = "base64"`; when given, every answer must be signed."""

@@ -1,0 +1,86 @@
+"""One federation from its first model to its result, on whichever engine serves the clients."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from types import FrameType
+from typing import Protocol
+
+from rich.console import Console
+
+from secureafl.defenses import Defense, Reference, Scorer
+from secureafl.engines.config import EngineSettings
+from secureafl.layout import Layout
+from secureafl.server import Federation, Machine, Result
+from secureafl.server.evaluation import Evaluate
+from secureafl.server.progress import Progress, verdict_table
+from secureafl.types import NamedArrays
+
+# Threads of a step that is done must not spin while clients on the same machine want the core.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
+
+class Closable(Protocol):
+    """What serves clients until it is closed."""
+
+    def close(self) -> None:
+        """Leave all clients alone."""
+
+
+def conduct(
+    arrays: NamedArrays,
+    settings: EngineSettings,
+    serve: Callable[[Federation, Layout], Closable],
+    *,
+    evaluate: Evaluate | None = None,
+    reference: Reference | None = None,
+    score: Scorer | None = None,
+    defense: Defense | None = None,
+    console: Console | None = None,
+) -> Result:
+    """Train the model in `arrays` with the clients that `serve` brings, until a stop condition holds or a signal comes.
+
+    `defense` takes the place of the one the settings name: for a rule of your own.
+    """
+    layout = Layout.of(arrays)
+    defense = defense or settings.make_defense(layout.dim, reference=reference, score=score)
+    machine = Machine(defense, layout.flatten(arrays), settings.machine())
+    console = console or Console()
+    progress = Progress(console, settings.defense, settings.stop_after_updates)
+    federation = Federation(machine, layout, settings, evaluate=evaluate, report=progress)
+    if settings.resume:  # a new run of the engine: dispatches of the old one can no longer be answered
+        federation.withdraw_all("the server restarted")
+    with contextlib.ExitStack() as stack:
+        stack.callback(federation.close)
+        stack.callback(serve(federation, layout).close)
+        with _stopped_by_signals(federation):
+            result = federation.run()
+    console.print(verdict_table(result, f"{settings.defense}: {result.version} updates in {result.seconds:.0f} s"))
+    return result
+
+
+@contextlib.contextmanager
+def _stopped_by_signals(federation: Federation) -> Iterator[None]:
+    """The first SIGTERM or SIGINT ends the run in order; a second one does what it did before."""
+    if threading.current_thread() is not threading.main_thread():  # the engine's own: signals are not ours
+        yield
+        return
+    numbers = (signal.SIGTERM, signal.SIGINT)
+    previous = {number: signal.getsignal(number) for number in numbers}
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        federation.stop()
+        for each in numbers:
+            signal.signal(each, previous[each])
+
+    for number in numbers:
+        signal.signal(number, stop)
+    try:
+        yield
+    finally:
+        for number in numbers:
+            signal.signal(number, previous[number])

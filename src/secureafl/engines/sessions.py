@@ -1,0 +1,266 @@
+"""Clients, each a small session: hand out the model, wait for the answer, hand it in, hand out the next one.
+
+What carries models and answers is a `Carrier`, one per engine. A bounded pool of workers serves any number of sessions,
+so a client that stalls blocks one worker and no other client. Clients that appear later are taken in, vanished ones
+forgotten until they return, failing ones tried again after longer and longer waits.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Collection
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
+
+import numpy as np
+
+from secureafl.engines.config import EngineSettings
+from secureafl.engines.schedule import Schedule
+from secureafl.server import Assignment, Federation
+from secureafl.server.journal import Event
+from secureafl.types import Reason, Vector, Verdict
+
+CLOSE_SECONDS = 5.0
+
+Handle = TypeVar("Handle")
+"""What an engine knows a dispatch by."""
+
+
+class LostError(Exception):
+    """No answer will come. With `Event.LEFT` the client is gone; with any other event it is tried again later."""
+
+    def __init__(self, event: Event, reason: str) -> None:
+        super().__init__(reason)
+        self.event = event
+        self.reason = reason
+
+
+class Carrier(Protocol[Handle]):
+    """An engine as sessions see it. Every method may be called from any thread."""
+
+    def present(self) -> Collection[str]:
+        """The clients that can be reached now."""
+
+    def send(self, assignment: Assignment) -> Handle:
+        """Hand a model out; raises `LostError` if the client cannot be reached."""
+
+    def fetch(self, handle: Handle, assignment: Assignment) -> Vector | Reason | None:
+        """The answer, None if it is not there yet, or `LostError`. May block: it then takes up one worker."""
+
+    def close(self) -> None:
+        """The run is over: a `fetch` that blocks returns or raises at once."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pace:
+    """How an engine is served."""
+
+    min_clients: int
+    """Wait for so many before anyone gets the model."""
+    num_workers: int
+    """Threads that talk to the engine."""
+    poll_seconds: float = 0.0
+    """First wait before asking for an answer; later waits are a tenth of the time already waited."""
+    max_poll_seconds: float = 0.0
+    """Longest wait between two such questions."""
+
+
+@dataclass(eq=False)
+class Session(Generic[Handle]):
+    """What is going on with one client. Only one worker at a time holds it."""
+
+    client: str
+    assignment: Assignment | None = None
+    handle: Handle | None = None
+    sent_at: float = 0.0
+    answer: Vector | Reason | None = None  # fetched, but held back for a drawn time
+    num_failures: int = 0
+
+
+class SessionPool(Generic[Handle]):
+    """Keeps every reachable client busy until the federation stops."""
+
+    def __init__(
+        self,
+        carrier: Carrier[Handle],
+        federation: Federation,
+        settings: EngineSettings,
+        pace: Pace,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._carrier = carrier
+        self._federation = federation
+        self._settings = settings
+        self._pace = pace
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._sessions: dict[str, Session[Handle]] = {}
+        self._left: dict[str, tuple[float, int]] = {}  # client -> (not before, failures so far)
+        self._waiting: deque[Session[Handle]] = deque()  # clients whose turn has not come, with max_in_flight
+        self._num_in_flight = 0
+        self._closed = threading.Event()
+        self._speeds: dict[str, np.random.Generator] = {}
+        self._schedule: Schedule[Session[Handle]] = Schedule(
+            self._advance, self._on_trouble, num_workers=pace.num_workers, clock=clock
+        )
+        self._discovery = threading.Thread(target=self._discover, daemon=True)
+        self._discovery.start()
+
+    def close(self) -> None:
+        """Leave all clients alone."""
+        self._closed.set()
+        self._carrier.close()
+        self._schedule.close(CLOSE_SECONDS)
+        self._discovery.join(CLOSE_SECONDS)
+
+    def _discover(self) -> None:
+        """Look for clients that joined or came back; begin once there are enough."""
+        begun = False
+        while not self._closed.is_set():
+            try:
+                present = set(self._carrier.present())
+            except Exception as error:  # the engine's trouble must not end the run
+                self._federation.note("", Event.ENGINE_TROUBLE, _describe(error))
+                present = set()
+            begun = begun or len(present) >= self._pace.min_clients
+            if begun:
+                for client in sorted(present - self._sessions.keys()):
+                    if not self._federation.quarantined(client):
+                        self._take_in(client)
+            self._closed.wait(self._settings.discovery_seconds)
+
+    def _take_in(self, client: str) -> None:
+        not_before, num_failures = self._left.get(client, (0.0, 0))
+        if self._clock() < not_before:
+            return
+        session: Session[Handle] = Session(client, num_failures=num_failures)
+        with self._lock:
+            self._sessions[client] = session
+        self._federation.note(client, Event.RETURNED if client in self._left else Event.JOINED)
+        self._start_or_queue(session)
+
+    def _start_or_queue(self, session: Session[Handle]) -> None:
+        with self._lock:
+            limit = self._settings.max_in_flight
+            if limit is not None and self._num_in_flight >= limit:
+                self._waiting.append(session)
+                return
+            self._num_in_flight += 1
+        self._schedule.put(session)
+
+    def _finish_turn(self, session: Session[Handle] | None, delay: float = 0.0) -> None:
+        """The session's exchange is over: let another client have its place, and queue it again if it goes on."""
+        with self._lock:
+            self._num_in_flight -= 1
+            following = self._waiting.popleft() if self._waiting else None
+            if following is not None:
+                self._num_in_flight += 1
+        if following is not None:
+            self._schedule.put(following)
+        if session is not None:
+            session.assignment, session.handle, session.answer = None, None, None
+            if delay > 0.0:
+                timer = threading.Timer(delay, self._start_or_queue, [session])
+                timer.daemon = True
+                timer.start()
+            else:
+                self._start_or_queue(session)
+
+    def _advance(self, session: Session[Handle]) -> None:
+        """One step of one session, by whichever worker is free."""
+        if self._closed.is_set():
+            return
+        if session.assignment is None:
+            session.assignment = self._federation.assign(session.client)
+            if session.assignment is None:  # the run is over
+                return
+        assignment = session.assignment
+        try:
+            if session.answer is not None:
+                self._hand_in(session, assignment, session.answer)
+            elif session.handle is None:
+                self._send(session, assignment)
+            else:
+                self._fetch(session, session.handle, assignment)
+        except LostError as lost:
+            self._on_loss(session, assignment, lost)
+
+    def _send(self, session: Session[Handle], assignment: Assignment) -> None:
+        session.handle = self._carrier.send(assignment)
+        session.sent_at = self._clock()
+        self._schedule.put(session, self._pace.poll_seconds)
+
+    def _fetch(self, session: Session[Handle], handle: Handle, assignment: Assignment) -> None:
+        answer = self._carrier.fetch(handle, assignment)
+        waited = self._clock() - session.sent_at
+        if answer is None:
+            if waited > self._settings.ttl_seconds:
+                raise LostError(Event.EXPIRED, f"no answer in {waited:.0f} s")
+            # look again after a tenth of the time waited so far
+            delay = max(self._pace.poll_seconds, 0.1 * waited)
+            self._schedule.put(session, min(delay, self._pace.max_poll_seconds))
+            return
+        session.num_failures = 0
+        session.answer = answer
+        if (delay := self._hold(session.client)) > 0.0:
+            self._schedule.put(session, delay)
+        else:
+            self._hand_in(session, assignment, answer)
+
+    def _hand_in(self, session: Session[Handle], assignment: Assignment, answer: Vector | Reason) -> None:
+        def judged(_: Future[Verdict]) -> None:
+            self._finish_turn(None if self._federation.quarantined(session.client) else session)
+
+        self._federation.deliver(assignment, answer).add_done_callback(judged)
+
+    def _hold(self, client: str) -> float:
+        """Seconds to keep an answer back, so that clients differ in speed: an exponential draw around its own mean."""
+        if self._settings.hold_seconds == 0.0:
+            return 0.0
+        seed = [self._settings.hold_seed, *client.encode()]
+        if client not in self._speeds:
+            self._speeds[client] = np.random.default_rng(seed)
+        slowness = np.random.default_rng([*seed, 1]).lognormal()
+        return float(self._speeds[client].exponential(self._settings.hold_seconds * slowness))
+
+    def _on_loss(self, session: Session[Handle], assignment: Assignment, lost: LostError) -> None:
+        if self._closed.is_set():
+            return
+        self._federation.give_up(assignment, lost.event, lost.reason)
+        if lost.event is Event.LEFT:
+            self._part(session)
+            return
+        session.num_failures += 1
+        limit = self._settings.max_failures
+        if limit is not None and session.num_failures >= limit:
+            self._federation.note(session.client, Event.LEFT, f"{session.num_failures} failures in a row")
+            self._part(session)
+            return
+        self._finish_turn(session, self._back_off(session.num_failures))
+
+    def _part(self, session: Session[Handle]) -> None:
+        with self._lock:
+            self._sessions.pop(session.client, None)
+            num_failures = session.num_failures + 1
+            self._left[session.client] = (self._clock() + self._back_off(num_failures), num_failures)
+        self._finish_turn(None)
+
+    def _on_trouble(self, session: Session[Handle], error: Exception) -> None:
+        """A call to the engine failed: give the ticket back and try this client again later."""
+        if self._closed.is_set():
+            return
+        if session.assignment is not None:
+            self._on_loss(session, session.assignment, LostError(Event.ENGINE_TROUBLE, _describe(error)))
+        else:
+            self._federation.note(session.client, Event.ENGINE_TROUBLE, _describe(error))
+            self._finish_turn(session, self._back_off(1))
+
+    def _back_off(self, num_failures: int) -> float:
+        return float(min(self._settings.retry_seconds * 2.0 ** (num_failures - 1), self._settings.max_retry_seconds))
+
+
+def _describe(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"
