@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.end_to_end.crash_worker import FACTS, advance, machine
+from tests.end_to_end.crash_worker import FACTS, PROBLEM, advance, machine
 
 from secureafl.errors import StoreError
 from secureafl.server.journal import Event, Journal
@@ -26,6 +26,12 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(target)], check=True)
     yield target
     subprocess.run(["umount", "--lazy", str(target)], check=True)
+
+
+def leave_free(disk: Path, num_bytes: int) -> None:
+    """Fill the disk up to so many bytes."""
+    status = os.statvfs(disk)
+    (disk / "ballast").write_bytes(bytes(status.f_bavail * status.f_frsize - num_bytes))
 
 
 def test_a_full_disk_ends_the_run_and_what_was_acknowledged_is_there_after(small_disk: Path) -> None:
@@ -55,6 +61,7 @@ def test_a_disk_too_full_for_a_snapshot_says_so(small_disk: Path) -> None:
     run = Run(machine(), StoreSettings(run_dir=small_disk / "run", snapshot_every=12), facts=FACTS)
     for _ in range(11):
         advance(run)
+    leave_free(small_disk, 8 * 4 * PROBLEM.dim)  # room for one more arrival, not for ten clients' history
     with pytest.raises(StoreError, match=r"cannot write a snapshot to .*No space left on device"):
         advance(run)
     assert run.machine.model.version == 12
