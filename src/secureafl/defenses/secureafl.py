@@ -8,8 +8,8 @@ A. Gao, F. Wang, Z. Wan, Y. Quan, Z. Liu, M. Fang, "SecureAFL: Secure Asynchrono
     estimate_k = g_k + B_k (w_now - w_k)                         Eq. (1) of Sec. 4.3, B_k by Algorithm 2
     g = median(received if accepted, estimates of the others)    Eqs. (4)-(5)
 
-Where the paper is ambiguous, docs/decisions says which reading was taken and why. Two departures are on by default and
-can be switched off: mini-batch noise makes the raw Hessian product explode, so it is `calibrated` and bounded.
+Where the paper is ambiguous, docs/decisions says which reading was taken and why. The defaults go beyond the paper
+(decisions 0015 to 0021); `SecureAFLSettings.paper()` is its text.
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ class SecureAFLSettings(Settings):
     silence_after: int | None = Field(3, ge=1)
     """Rejections in a row after which a client's estimate has no vote until it is believed again. [P: None]"""
     lead: float = Field(0.3, ge=0.0, le=1.0)
-    """Share of a believed update's change, g - g_ref, that moves the model at once, beside its one vote in n. What a
-    client adds this way in all is its last update minus its first, whatever it sends. [P: 0]"""
+    """Share of a believed update's change, g - g_ref, that moves the model at once, beside its one vote in n. While
+    none of its updates is rejected as opposing, a client adds its last minus its first this way in all. [P: 0]"""
     memory: int = Field(3, ge=0)
     """L-BFGS pairs remembered per client, where estimates are corrected: the paper's epsilon. [P]"""
     correction: Literal["none", "raw", "bounded", "calibrated"] = "none"
@@ -219,8 +219,7 @@ class SecureAFL:
         """How far an update for `base` may be from the client's last one and still pass the filter; infinite where the
         filter does not judge it.
         """
-        unfiltered = self.settings.filter == "accept_all" or self._num_arrivals < self.settings.warmup_rounds
-        if client not in self.history or unfiltered:
+        if client not in self.history or self._unfiltered:
             return math.inf
         gap = self._damped(self.history.distances(client, self.history.last_delta(client), base)[1])
         return self.log.threshold() * gap if gap > 0.0 else 0.0
@@ -232,6 +231,10 @@ class SecureAFL:
         limit = self.settings.silence_after or math.inf
         return frozenset(k for k in self.history.clients if k in opposing or self._num_rejections[k] >= limit)
 
+    def would_oppose(self, client: ClientId, delta: Vector) -> bool:
+        """Whether this update would cost its sender the vote, as one who opposes the crowd."""
+        return self.agreement is not None and self.agreement.would_oppose(client, delta)
+
     def estimate(self, client: ClientId, params: Vector) -> Vector:
         """What this client would have sent for `params`, as far as its past tells."""
         weights = self._weights(self.history.correction(client, params))
@@ -240,7 +243,7 @@ class SecureAFL:
     def estimates(self, params: Vector) -> Vector:
         """(n, d): what every known client would have sent for `params`, in the order of `history.clients`."""
         out = np.empty((len(self.history), self._dim), np.float32)
-        self.history.estimates(self._weights(self.history.corrections(params)), params, out)
+        self.history.estimates(self._weights(self.history.corrections(params, self._no_products)), params, out)
         return out
 
     def state_dict(self) -> StateDict:
@@ -274,13 +277,18 @@ class SecureAFL:
         factor = lipschitz_factor(change.delta_change, self._damped(change.param_change))  # Eq. (2)
         evidence |= {"lipschitz_factor": factor, "threshold": self.log.threshold()}
         smooth = self.log.admit(factor)  # Eq. (3); the factor joins the log before it is tested
-        if self.settings.filter == "accept_all" or self._num_arrivals < self.settings.warmup_rounds:
+        if self._unfiltered:
             return True, Reason.ACCEPTED
         if self.settings.filter == "accept_none":
             return False, Reason.FILTER_CLOSED
         if smooth:
             return True, Reason.ACCEPTED
         return False, Reason.CHANGED_ON_SAME_MODEL if math.isinf(factor) else Reason.CHANGED_TOO_ABRUPTLY
+
+    @property
+    def _unfiltered(self) -> bool:
+        """Whether everyone passes now."""
+        return self.settings.filter == "accept_all" or self._num_arrivals < self.settings.warmup_rounds
 
     def _damped(self, gap: float) -> float:
         """The gap between two models, as far as a change is measured by it."""
@@ -306,18 +314,17 @@ class SecureAFL:
         """Eqs. (4)-(5): combine the received update, if believed, with the estimates of everyone else."""
         if not self.settings.estimates:
             return received
-        quiet = self.silent
+        quiet = self.silent | {sender}
         silent = np.array([client in quiet for client in self.history.clients], np.bool_)
-        num_votes = len(self.history) - int(silent.sum()) + (received is not None)
-        if sender in self.history and not silent[self.history.slot(sender)]:
-            num_votes -= 1
+        num_votes = int((~silent).sum()) + (received is not None)
         if num_votes == 0:
             return None
+        products = self.gaps.at(params) if self._corrects else self._no_products
         lead, bucket = None, self.settings.bucket
         if self.settings.lead > 0.0 and received is not None and change is not None:
             lead = np.float32(self.settings.lead) * change.delta_step
         step = self.history.step(
-            self._weights(self._corrections(params)),
+            self._weights(self.history.corrections(params, products)),
             params,
             sender,
             received,
@@ -340,11 +347,10 @@ class SecureAFL:
         """Whether estimates are more than last updates, so that gaps to the present model matter."""
         return self.settings.correction != "none"
 
-    def _corrections(self, params: Vector) -> Corrections:
-        """The Hessian products of all known clients; zero, and at no cost, where nothing is corrected."""
-        if self._corrects:
-            return self.history.corrections(params, self.gaps.at(params))
-        return self.history.corrections(params, np.zeros((len(self.history), self.history.num_rows)))
+    @property
+    def _no_products(self) -> Float | None:
+        """What stands for the rows' products with the gaps where nothing is corrected: it spares a pass over them."""
+        return None if self._corrects else np.zeros((len(self.history), self.history.num_rows))
 
     def _rule(self, num_votes: int) -> kernels.Rule:
         if self.settings.aggregate == "median":

@@ -182,8 +182,7 @@ class Adaptive(Stateless):
 
 def _opposes(view: View, candidate: Candidate) -> bool:
     """Whether sending this would cost the client its vote."""
-    agreement = view.shadow.agreement
-    return agreement is not None and agreement.would_oppose(view.client, candidate.upload.astype(np.float32))
+    return view.shadow.would_oppose(view.client, candidate.upload.astype(np.float32))
 
 
 def _passes(view: View, sent: Vector) -> bool:
