@@ -49,7 +49,14 @@ TUNING: Mapping[str, Sequence[Mapping[str, Any]]] = {
     "asyncdefender": [{}, {"reference_decay": 0.99}, {"trust_decay": 0.99}],
 }
 """What may be chosen freely in each rival, and was tried without an attack."""
-TUNED: Mapping[str, Mapping[str, Any]] = {}
+TUNED: Mapping[str, Mapping[str, Any]] = {
+    "kardam": {"dampening": "none"},
+    "basgd": {"num_buffers": 5},
+    "sageflow": {"staleness_exponent": 0.0},
+    "zenopp": {"epsilon": 0.1},
+    "aflguard": {"max_distance": 3.0},
+    "asyncdefender": {"reference_decay": 0.99},
+}
 """What the `tuning` sweep found best, by defense."""
 WITHOUT: Mapping[str, Mapping[str, Any]] = {
     "lead": {"lead": 0.0},
@@ -295,9 +302,8 @@ def publishes_average(settings: Mapping[str, Any]) -> bool:
     """Whether what counts is the published average. It is part of our SecureAFL; others are as their authors left them,
     and what averaging would do for them stands beside.
     """
-    literal = ("lead", "opposition", "max_change", "tolerance")
-    own = settings["defense_settings"]
-    return settings["defense"] == "secureafl" and any(own[key] != PAPER[key] for key in literal)
+    own, literal = settings["defense_settings"], {key: value for key, value in PAPER.items() if key != "correction"}
+    return settings["defense"] == "secureafl" and any(own[key] != value for key, value in literal.items())
 
 
 def shown_metric(settings: Mapping[str, Any], metric: str) -> str:
