@@ -4,8 +4,11 @@ One update says little: mini-batch gradients of honest clients point almost anyw
 their data do. So a client is called opposing only if its average lies far below everyone's, measured by how far those
 *above* the median lie from it: liars below it cannot widen that.
 
-    opposing  <=>  average < median - limit * max(spread, MIN_SPREAD)        to come back, half the limit is enough
+    opposing  <=>  average < median - limit * max(spread, MIN_SPREAD)
     spread     =   median distance of those above the median from it
+
+One who opposed comes back once it agrees as much as most do: at the median. Where it fell is not enough. Colluders who
+lie against the mean agree a little more as the model gets better and the mean fades, though never as much as others.
 """
 
 from __future__ import annotations
@@ -107,7 +110,7 @@ class Agreement:
             return None
         median = float(np.median(averages))
         spread = max(float(np.median(averages[averages >= median])) - median, MIN_SPREAD)
-        return median - self._limit * spread, median - 0.5 * self._limit * spread
+        return median - self._limit * spread, median
 
     def _heard_twice(self) -> list[ClientId]:
         return [client for client, count in self._counts.items() if count >= 2]

@@ -113,9 +113,7 @@ class LiteralSecureAFL:
             middle = np.median(list(heard.values()))
             spread = max(np.median([v - middle for v in heard.values() if v >= middle]), 0.05)
             limit = self.settings.opposition or 0.0
-            self.opposing = {
-                k for k, v in heard.items() if v < middle - spread * (limit / 2 if k in self.opposing else limit)
-            }
+            self.opposing = {k for k, v in heard.items() if v < middle - spread * (0 if k in self.opposing else limit)}
 
     def silent(self, k: ClientId) -> bool:
         limit = self.settings.silence_after
