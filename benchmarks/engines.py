@@ -3,10 +3,10 @@
     python benchmarks/engines.py             # all, 139,960 and 1,000,000 parameters, on an idle machine
     python benchmarks/engines.py --quick     # seconds instead of minutes, to see that it works; writes nothing
 
-Each engine runs the same federation with a server step that does nothing and with SecureAFL's, in turn; clients do next
-to nothing. The server knows 50 clients. Every client always has exactly one model, so the round trip is the number of
-clients over the updates per second. CPU-seconds are those of all processes together. Results go to results/engines.json
-and results/engines.png.
+Each engine runs the same federation with a server step that does nothing and with SecureAFL's, in turn; on NVFlare also
+with a history in half precision. Clients do next to nothing. The server knows 50 clients. Every client always has
+exactly one model, so the round trip is the number of clients over the updates per second. CPU-seconds are those of all
+processes together. Results go to results/engines.json and results/engines.png.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ APP = Path(__file__).parent / "engine_app"
 sys.path[:0] = [str(ROOT), str(APP)]
 
 from benchmarks._common import write  # noqa: E402
+from engine_app.measure import HALF, STEPS  # noqa: E402
 from engine_app.nvflare_server import MeasuringServer  # noqa: E402
 from tests.end_to_end import flower_processes, nvflare_processes  # noqa: E402
 
@@ -38,7 +39,6 @@ NUM_KNOWN = 50
 NUM_SITES = 4
 DIMS = (139_960, 1_000_000)
 TIMEOUT = 1800.0
-STEPS = ("bare", "secureafl")
 
 
 @dataclass(frozen=True)
@@ -56,6 +56,7 @@ class Plan:
             "num_known": max(1, NUM_KNOWN - num_clients),
             "phase_seconds": self.seconds,
             "repeats": self.repeats,
+            "steps": [*STEPS, HALF],
         }
 
     def run_config(self, dim: int, num_nodes: int) -> dict[str, Any]:
@@ -111,19 +112,20 @@ def measured(log: str) -> dict[str, Any]:
 
 
 def summary(found: dict[str, Any]) -> dict[str, Any]:
-    rates = {step: statistics.median(found["rates"][step]) for step in STEPS}
+    rates = {step: statistics.median(values) for step, values in found["rates"].items()}
     return {
         "updates_per_second": rates,
         "round_trip_seconds": {step: NUM_SITES / rate for step, rate in rates.items()},
-        "cpu_seconds_per_update": {step: statistics.median(found["cpu"][step]) for step in STEPS},
-        "ratio": rates["secureafl"] / rates["bare"],
+        "cpu_seconds_per_update": {step: statistics.median(values) for step, values in found["cpu"].items()},
+        "ratio": {step: rate / rates["bare"] for step, rate in rates.items() if step != "bare"},
         "all_rates": found["rates"],
     }
 
 
 def table(results: dict[str, dict[str, Any]], dim: int) -> Table:
     made = Table(title=f"{NUM_SITES} clients, {NUM_KNOWN} known, {dim:,} parameters")
-    for column in ("engine", "updates/s bare", "SecureAFL", "ratio", "round trip, s", "CPU-s per update"):
+    columns = ("engine", "updates/s bare", "SecureAFL", "ratio", "half precision", "round trip, s", "CPU-s per update")
+    for column in columns:
         made.add_column(column, justify="left" if column == "engine" else "right")
     for engine, result in results.items():
         rates, trips = result["updates_per_second"], result["round_trip_seconds"]
@@ -131,7 +133,8 @@ def table(results: dict[str, dict[str, Any]], dim: int) -> Table:
             engine,
             f"{rates['bare']:.2f}",
             f"{rates['secureafl']:.2f}",
-            f"{result['ratio']:.3f}",
+            f"{result['ratio']['secureafl']:.3f}",
+            f"{result['ratio'][HALF]:.3f}" if HALF in result["ratio"] else "",
             f"{trips['secureafl']:.3f}",
             f"{result['cpu_seconds_per_update']['secureafl']:.3f}",
         )

@@ -6,18 +6,20 @@ import json
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from secureafl import ClientId, Model, SecureAFL, Update, Verdict
+from secureafl import ClientId, Model, SecureAFL, SecureAFLSettings, Update, Verdict
 from secureafl.defenses import Defense
 from secureafl.server import Result
 from secureafl.types import Array, NamedArrays, StateDict
 
 FIRST_STRANGER = 10_000  # ids of clients that are known but never answer
+STEPS = ("bare", "secureafl")
+HALF = "secureafl-half"
 MARKERS = ("FLOWER_PROCESSES=", "NVFLARE_PROCESSES=")
 
 
@@ -45,13 +47,19 @@ def initial_model(dim: int) -> NamedArrays:
 
 
 def measure(
-    federate: Callable[[Defense], Result], *, dim: int, num_known: int, repeats: int, server_lr: float
+    federate: Callable[[Defense], Result],
+    *,
+    dim: int,
+    num_known: int,
+    repeats: int,
+    server_lr: float,
+    steps: Sequence[str] = STEPS,
 ) -> dict[str, Any]:
     """Updates per second, CPU-seconds per update of all processes of the run, and updates per client, per phase."""
-    steps: dict[str, Defense] = {"bare": Nothing(), "secureafl": warmed_up(dim, num_known, server_lr)}
-    found: dict[str, Any] = {"rates": {name: [] for name in steps}, "cpu": {name: [] for name in steps}, "clients": []}
+    made = {name: Nothing() if name == "bare" else warmed_up(dim, num_known, server_lr, name == HALF) for name in steps}
+    found: dict[str, Any] = {"rates": {name: [] for name in made}, "cpu": {name: [] for name in made}, "clients": []}
     for repeat in range(repeats + 1):
-        for name, defense in steps.items():
+        for name, defense in made.items():
             cpu, start = cpu_seconds(), time.monotonic()
             result = federate(defense)
             if repeat > 0:  # the first round starts processes and compiles kernels
@@ -62,9 +70,10 @@ def measure(
     return found
 
 
-def warmed_up(dim: int, num_known: int, server_lr: float) -> SecureAFL:
+def warmed_up(dim: int, num_known: int, server_lr: float, half: bool) -> SecureAFL:
     """SecureAFL that already knows `num_known` clients with full histories, so that each step costs what it will."""
-    defense, rng = SecureAFL(dim, server_lr=server_lr), np.random.default_rng(0)
+    settings = SecureAFLSettings(history_dtype="float16" if half else "float32")
+    defense, rng = SecureAFL(dim, settings, server_lr=server_lr), np.random.default_rng(0)
     params = np.zeros(dim, np.float32)
     for version in range(5 * num_known):
         model = Model(version, params)

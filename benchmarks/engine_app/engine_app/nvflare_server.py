@@ -1,6 +1,6 @@
 """Measures on NVFlare."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from nvflare.collab import collab
@@ -13,12 +13,15 @@ from secureafl.types import NamedArrays
 class MeasuringServer:
     """A Collab server that runs several short federations in one job."""
 
-    def __init__(self, dim: int, num_clients: int, num_known: int, phase_seconds: float, repeats: int) -> None:
+    def __init__(
+        self, dim: int, num_clients: int, num_known: int, phase_seconds: float, repeats: int, steps: Sequence[str]
+    ) -> None:
         self.dim = dim
         self.num_clients = num_clients
         self.num_known = num_known
         self.phase_seconds = phase_seconds
         self.repeats = repeats
+        self.steps = steps
 
     @collab.main
     def run(self) -> None:
@@ -34,6 +37,7 @@ class MeasuringServer:
             num_known=self.num_known,
             repeats=self.repeats,
             server_lr=settings.server_lr,
+            steps=self.steps,
         )
 
 
