@@ -16,6 +16,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from secureafl import __version__
 from secureafl.defenses import DEFENSES, Entry
@@ -27,6 +28,7 @@ from secureafl.server.recorded import RecordedRun
 from secureafl.server.replay import compare
 from secureafl.settings import nearest
 from secureafl.types import Vector
+from secureafl.view.words import printable
 
 app = typer.Typer(
     name="secureafl",
@@ -85,7 +87,7 @@ def audit(
         if entry is None:
             _fail(f"{run} has no arrival {update}")
         for line in auditing.explain(entry):
-            console.print(line, highlight=False)
+            console.print(printable(line), highlight=False, markup=False)
         return
     records = auditing.client_records(recorded)
     if as_json:
@@ -269,7 +271,7 @@ def _audit_table(run: Path, records: list[auditing.ClientRecord]) -> Table:
         factor, staleness = summary["lipschitz factor 50%"], summary["staleness"]
         happened = [*record.rejected.items(), *((event, count) for event, count in record.troubles.items() if count)]
         table.add_row(
-            record.client,
+            Text(printable(record.client)),
             str(record.arrivals),
             f"{record.share_accepted:.0%}",
             "" if record.influence is None else f"{record.influence:.1%}",

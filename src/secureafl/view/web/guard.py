@@ -64,7 +64,7 @@ class Guard:
         headers = Headers(scope=scope)
         if scope["method"] not in ("GET", "HEAD"):
             return PlainTextResponse("This server only shows.\n", 405, {"Allow": "GET, HEAD"})
-        if self._local_only and not is_loopback(urlsplit(f"//{headers.get('host', '')}").hostname or ""):
+        if self._local_only and not is_loopback(_host(headers)):
             return PlainTextResponse("Ask for this server by 127.0.0.1 or localhost.\n", 421)
         if self._token is None:
             return None
@@ -87,6 +87,14 @@ class Guard:
         assert self._token is not None
         right = self._token.encode()
         return sum(hmac.compare_digest(right, each.encode()) for each in given) > 0  # all are compared
+
+
+def _host(headers: Headers) -> str:
+    """The name a request asked for, without its port; empty if it is none."""
+    try:
+        return urlsplit(f"//{headers.get('host', '')}").hostname or ""
+    except ValueError:
+        return ""
 
 
 def _cookie(headers: Headers) -> str:

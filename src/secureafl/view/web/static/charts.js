@@ -42,7 +42,7 @@ export function chartCard({ id, title, note = "", describe, build, onPick }) {
       height: HEIGHT,
       legend: { live: true, markers: { show: !options.shapes, width: 0, fill: (u, s) => options.series[s - 1].stroke } },
       cursor: { points: { size: 7 }, drag: { x: true, y: false } },
-      scales: { x: { time: false, range: (u, low, high) => [Math.min(low, 0) === 0 && u.zoomed !== true ? 0 : low, high === low ? low + 1 : high] }, y: options.scale },
+      scales: { x: { time: false, range: (u, low, high) => (u.zoomed ? [low, high] : whole(data, high)) }, y: options.scale },
       axes: [
         { ...axis, size: 32, incrs: byTime ? INCREMENTS : WHOLE, space: 70,
           values: (u, splits, i, space, step) => splits.map((value) => (byTime ? shortTime(value, step) : count(value))) },
@@ -78,6 +78,12 @@ export function chartCard({ id, title, note = "", describe, build, onPick }) {
       shape = nextShape;
     },
   };
+}
+
+/** From the run's start to its end; charts side by side end at the same place. */
+function whole(data, high) {
+  const end = data.middle?.length ? data.middle.at(-1) + data.width / 2 : high;
+  return [0, end > 0 ? end : 1];
 }
 
 /** What a chart must be built anew for; all else is new data only. */

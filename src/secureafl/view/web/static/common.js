@@ -27,7 +27,9 @@ export const fixed = (value, decimals = 1) =>
 
 export const count = (value) => value.toLocaleString("en");
 
-export const percent = (share) => (share === null ? "–" : `${Math.round(share * 100)}%`);
+const PERCENT = new Intl.NumberFormat("en", { style: "percent", roundingMode: "halfEven" }); // as the audit rounds
+
+export const percent = (share) => (share === null ? "–" : PERCENT.format(share));
 
 export function duration(seconds) {
   const whole = Math.floor(seconds);
@@ -124,8 +126,8 @@ export function start(page, onTick) {
   document.getElementById("top").append(el("div", { class: "bar" },
     el("a", { class: "brand", href: "." }, el("img", { src: "static/icon.svg", alt: "" }), "SecureAFL"),
     el("nav", { "aria-label": "Pages" }, link("Overview", "."), link("Clients", "clients")), run));
-  const [label, state] = [el("code"), el("span", { class: "badge", id: "state" })];
-  run.append(label, state, themeSwitch());
+  const [label, defense, state] = [el("code"), el("span", { id: "defense" }), el("span", { class: "badge", id: "state" })];
+  run.append(label, defense, state, themeSwitch());
 
   let note = null;
   const stream = new EventSource("api/stream");
@@ -135,6 +137,8 @@ export function start(page, onTick) {
     if (text !== note) say((note = text));
     if (tick.error) return;
     label.textContent = label.title = tick.run;
+    defense.textContent = tick.defense;
+    defense.title = "The defense that judges";
     state.textContent = tick.state;
     state.className = `badge ${tick.state} ${tick.state === "silent" || tick.state === "stopped" ? "warn" : ""}`;
     onTick?.(tick);

@@ -24,7 +24,7 @@ function drawTiles(now) {
     tile("tile-staleness", "Staleness", fmt(now.staleness), now.max_staleness === null ? "" : `at most ${fmt(now.max_staleness)}`),
     tile("tile-measure", now.measure === "lipschitz_factor" ? "Lipschitz factor λ" : now.measure_label, fmt(now.typical),
       now.threshold === null ? "median of last 100" : `threshold ${fmt(now.threshold)}`),
-    tile("tile-clients", "Clients", count(now.num_clients), `judged by ${now.defense}`),
+    tile("tile-clients", "Clients", count(now.num_clients), now.num_clients ? `${fmt(total / now.num_clients, 2)} answers each` : ""),
   );
 }
 
