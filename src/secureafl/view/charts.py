@@ -129,7 +129,7 @@ def round_width(wanted: float, least: float = 0.1) -> float:
 
 
 def thinning(count: int, limit: int) -> int:
-    """The smallest power of two such that every so-manieth of `count` is at most `limit`: it changes seldom."""
+    """The smallest power of two such that one in so many of `count` is at most `limit`: it changes seldom."""
     step = 1
     while math.ceil(count / step) > limit:
         step *= 2

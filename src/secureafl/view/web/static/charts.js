@@ -20,6 +20,7 @@ function shortTime(seconds, step) {
   if (seconds === 0) return "0";
   if (step >= 86400) return `${fmt(seconds / 86400)} d`;
   if (step >= 3600) return `${fmt(seconds / 3600)} h`;
+  if (step >= 60 && seconds >= 3600) return duration(seconds);
   if (step >= 60) return `${fmt(seconds / 60)} min`;
   return `${fmt(seconds, 4)} s`;
 }
@@ -177,9 +178,9 @@ export function rateLine(colours) {
 /** What a reader should know about how the points were chosen. */
 export function pointsNote(points) {
   const [accepted, rejected] = points.every;
-  const ordinal = (step) => (step === 1 ? "all" : step === 2 ? "every 2nd" : `every ${step}th`);
+  const part = (step) => (step === 1 ? "all" : `one in ${count(step)}`);
   const parts = [];
-  if (accepted > 1 || rejected > 1) parts.push(`Drawn: ${ordinal(accepted)} of the accepted, ${ordinal(rejected)} of the rejected.`);
+  if (accepted > 1 || rejected > 1) parts.push(`Drawn: ${part(accepted)} of the accepted, ${part(rejected)} of the rejected.`);
   if (points.not_finite) parts.push(`${points.not_finite} without a finite value.`);
   return [...parts, "Click a point for its verdict; drag to zoom, double-click to go back."].join(" ");
 }
