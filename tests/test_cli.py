@@ -1,15 +1,20 @@
 import csv
+import importlib.util
 import io
 import json
+import socket
 from pathlib import Path
 
+import numpy as np
 import pytest
 from tests.server.recorded_runs import record
+from tests.view.journals import write_arrivals
 from typer.testing import CliRunner
 
 from secureafl import __version__
 from secureafl.cli import app
 from secureafl.defenses import DEFENSES
+from secureafl.server.snapshots import Snapshots
 
 runner = CliRunner()
 
@@ -68,6 +73,15 @@ def test_audit_explains_one_verdict(tmp_path: Path) -> None:
     assert "has no arrival 99" in missing.output
 
 
+def test_audit_shows_a_name_as_it_is(tmp_path: Path) -> None:
+    run = write_arrivals(tmp_path / "run", 8, clients=("[red]x[/red]", "\x1b[2Jy"), defense="asyncsgd")
+    Snapshots(run / "snapshots").write_first(np.zeros(2, np.float32))
+    for words in (["audit", str(run)], ["audit", str(run), "--update", "2"]):
+        output = runner.invoke(app, words).output
+        assert "[red]x[/red]" in output
+        assert "\x1b" not in output
+
+
 def test_replay_compares_two_defenses(tmp_path: Path) -> None:
     record(tmp_path / "run", 60).journal.close()
     result = runner.invoke(app, ["replay", str(tmp_path / "run"), "--defense", "kardam", "--set", "dampening=none"])
@@ -100,6 +114,10 @@ def test_replay_scores_both_models_with_a_function_of_the_users(
         (["replay", "RUN", "--defense", "zenopp"], "pass reference="),
         (["eject", "RUN", "--client", "nobody", "--out", "OUT"], "knows no client nobody"),
         (["audit", "NOWHERE"], "holds no run"),
+        (["watch", "NOWHERE", "--once"], "name the folder given as run-dir or --record"),
+        (["dashboard", "NOWHERE"], "name the folder given as run-dir or --record"),
+        (["dashboard", "RUN", "--token", "short"], "a token has at least 8"),
+        (["dashboard", "RUN", "--host", "203.0.113.7"], "give an address of this machine"),
     ],
 )
 def test_mistakes_are_met_with_one_clear_line(arguments: list[str], message: str, tmp_path: Path) -> None:
@@ -118,3 +136,30 @@ def test_eject_writes_a_repaired_run(tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     assert (out / "run.db").exists()
     assert "arrivals taken out" in result.output
+
+
+def test_watch_prints_one_picture(tmp_path: Path) -> None:
+    record(tmp_path / "run", 60).journal.close()
+    result = runner.invoke(app, ["watch", str(tmp_path / "run"), "--once"])
+    assert result.exit_code == 0, result.output
+    assert "model version" in result.output
+    assert "Least believed" in result.output
+
+
+def test_dashboard_on_a_busy_port_says_what_to_do(tmp_path: Path) -> None:
+    record(tmp_path / "run", 10).journal.close()
+    with socket.create_server(("127.0.0.1", 0)) as busy:
+        port = busy.getsockname()[1]
+        result = runner.invoke(app, ["dashboard", str(tmp_path / "run"), "--port", str(port)])
+    assert result.exit_code == 2
+    assert result.output == (
+        f"port {port} of 127.0.0.1 is in use: give another with --port, or --port 0 for any free one\n"
+    )
+
+
+def test_dashboard_without_its_extra_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "uvicorn" else found(name))
+    result = runner.invoke(app, ["dashboard", str(tmp_path)])
+    assert result.exit_code == 2
+    assert result.output == 'The dashboard needs a few more packages: pip install "secureafl[ops]"\n'

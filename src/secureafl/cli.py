@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import csv
 import importlib
+import importlib.util
 import inspect
 import json
 import sys
@@ -15,6 +16,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from secureafl import __version__
 from secureafl.defenses import DEFENSES, Entry
@@ -26,6 +28,7 @@ from secureafl.server.recorded import RecordedRun
 from secureafl.server.replay import compare
 from secureafl.settings import nearest
 from secureafl.types import Vector
+from secureafl.view.words import printable
 
 app = typer.Typer(
     name="secureafl",
@@ -84,7 +87,7 @@ def audit(
         if entry is None:
             _fail(f"{run} has no arrival {update}")
         for line in auditing.explain(entry):
-            console.print(line, highlight=False)
+            console.print(printable(line), highlight=False, markup=False)
         return
     records = auditing.client_records(recorded)
     if as_json:
@@ -100,6 +103,44 @@ def audit(
             "factor: how abruptly it changed, median; seen: last. More: --json, --csv.\n"
             "One verdict in plain words: [bold]secureafl audit RUN --update N[/bold]"
         )
+
+
+@app.command()
+def watch(
+    run: RunArgument,
+    once: Annotated[bool, typer.Option("--once", help="Print one picture and leave.")] = False,
+    every: Annotated[float, typer.Option(min=0.1, metavar="SECONDS", help="Time between two looks.")] = 1.0,
+) -> None:
+    """Show a run in the terminal while it runs, until it is over or Ctrl-C."""
+    from secureafl.view import terminal
+
+    with _one_clear_line():
+        terminal.watch(run, console, once=once, seconds=every)
+
+
+@app.command()
+def dashboard(
+    run: RunArgument,
+    host: Annotated[str, typer.Option(help="Address to bind to. Others than this machine need a token.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to bind to; 0 for any free one.")] = 8765,
+    token: Annotated[
+        str | None,
+        typer.Option(
+            envvar="SECUREAFL_DASHBOARD_TOKEN", help="Ask visitors for this; made if others can reach the server."
+        ),
+    ] = None,
+) -> None:
+    """Show a run in the browser, live or finished, until Ctrl-C. Reads only."""
+    if any(importlib.util.find_spec(package) is None for package in ("starlette", "uvicorn")):
+        _fail('The dashboard needs a few more packages: pip install "secureafl[ops]"')
+    from secureafl.view.web.serve import serve
+
+    def say(address: str) -> None:
+        console.print(f"{run} is shown at {address}", soft_wrap=True, markup=False, highlight=False)
+        console.print("Ctrl-C ends it.")
+
+    with _one_clear_line():
+        serve(run, host=host, port=port, token=token, say=say)
 
 
 @app.command()
@@ -230,7 +271,7 @@ def _audit_table(run: Path, records: list[auditing.ClientRecord]) -> Table:
         factor, staleness = summary["lipschitz factor 50%"], summary["staleness"]
         happened = [*record.rejected.items(), *((event, count) for event, count in record.troubles.items() if count)]
         table.add_row(
-            record.client,
+            Text(printable(record.client)),
             str(record.arrivals),
             f"{record.share_accepted:.0%}",
             "" if record.influence is None else f"{record.influence:.1%}",

@@ -6,6 +6,7 @@ from tests.server.recorded_runs import LIARS, PROBLEM, record
 
 from secureafl.server.audit import client_records
 from secureafl.server.influence import influence
+from secureafl.server.journal import Journal
 from secureafl.server.recorded import RecordedRun
 
 
@@ -45,8 +46,10 @@ def test_a_run_whose_defense_needs_trusted_data_can_be_audited(tmp_path: Path) -
 
 def test_a_run_under_a_rule_of_ones_own_can_be_audited(tmp_path: Path) -> None:
     run = record(tmp_path, 60, defense="asyncsgd", strength=1.0)
-    run.journal.state_fact("defense", "secureafl")
     run.journal.close()
+    journal = Journal(tmp_path / "run.db")
+    journal.state_fact("defense", "secureafl")
+    journal.close()
     claimed = RecordedRun.open(tmp_path)
     assert influence(claimed) == {}
     claimed.journal.close()

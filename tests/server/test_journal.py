@@ -25,7 +25,7 @@ def test_entries_come_back_as_they_were_written(tmp_path: Path) -> None:
     journal.close()
     again = Journal(tmp_path / "run.db")
     assert unnumbered(again.entries(payloads=True)) == [ARRIVAL, LEFT]
-    assert unnumbered(again.entries()) == [replace(ARRIVAL, payload=None), LEFT]
+    assert unnumbered(again.entries()) == [replace(ARRIVAL, payload=None, model=None), LEFT]
     assert unnumbered(again.entries(Event.LEFT)) == [LEFT]
     assert unnumbered(again.entries(after=1)) == [LEFT]
     again.close()
@@ -74,3 +74,34 @@ def test_a_file_that_is_no_database_is_named(tmp_path: Path) -> None:
     (tmp_path / "run.db").write_bytes(b"not a database" * 100)
     with pytest.raises(StoreError, match=r"run\.db: file is not a database"):
         Journal(tmp_path / "run.db")
+
+
+def test_a_reader_sees_a_live_run_and_cannot_write(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "run.db")
+    journal.append(ARRIVAL)
+    reader = Journal.reading(tmp_path / "run.db")
+    journal.append(LEFT)
+    assert [entry.event for entry in reader.entries()] == [Event.ARRIVAL, Event.LEFT]
+    with pytest.raises(StoreError, match="readonly"):
+        reader.append(LEFT)
+    reader.close()
+    journal.close()
+
+
+def test_reading_a_closed_run_leaves_no_trace(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "run.db")
+    journal.append(ARRIVAL)
+    journal.close()
+    before = (tmp_path / "run.db").read_bytes()
+    reader = Journal.reading(tmp_path / "run.db")
+    assert len(list(reader.entries())) == 1
+    assert [file.name for file in tmp_path.iterdir()] == ["run.db"]
+    reader.close()
+    assert [file.name for file in tmp_path.iterdir()] == ["run.db"]
+    assert (tmp_path / "run.db").read_bytes() == before
+
+
+def test_reading_makes_no_database(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="cannot open"):
+        Journal.reading(tmp_path / "run.db")
+    assert list(tmp_path.iterdir()) == []

@@ -188,3 +188,15 @@ def test_an_unwritable_folder_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(StoreError, match="cannot write to the run's folder"):
         Run(machine(), settings(tmp_path / "file" / "run"))
+
+
+def test_a_finished_run_says_so_and_can_still_be_resumed(tmp_path: Path) -> None:
+    run = Run(machine(), settings(tmp_path), facts=FACTS)
+    advance(run, 30)
+    run.finish()
+    run.close()
+    resumed = Run.resume(machine(), settings(tmp_path), facts=FACTS)
+    advance(resumed, 5)
+    assert [entry.event for entry in resumed.journal.entries() if not entry.client] == [Event.FINISHED, Event.RESUMED]
+    assert state(resumed) == undisturbed(35)
+    resumed.close()

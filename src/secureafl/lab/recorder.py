@@ -46,6 +46,6 @@ class Recorder:
         return self._run.receive(number, delta)
 
     def close(self) -> None:
-        """Leave a last snapshot and let go of the files."""
-        self._run.snapshot()
+        """The simulation is over: leave a last snapshot and let go of the files."""
+        self._run.finish()
         self._run.close()

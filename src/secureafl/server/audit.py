@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -28,6 +29,22 @@ class ClientRecord:
     last_seen: float = 0.0
     influence: float | None = None
     """Share of coordinates where its vote is the median; None if the defense takes none, or nothing is known yet."""
+
+    def add(self, entry: Entry) -> None:
+        """Take one more row about this client into account, other than that it was given work."""
+        self.last_seen = entry.seconds
+        if entry.event is not Event.ARRIVAL:
+            if entry.event is not Event.JOINED:
+                self.troubles[entry.event] += 1
+            return
+        self.arrivals += 1
+        self.accepted += bool(entry.accepted)
+        if not entry.accepted:
+            self.rejected[entry.reason] += 1
+        if "lipschitz_factor" in entry.evidence:
+            self.factors.append(entry.evidence["lipschitz_factor"])
+        if "staleness" in entry.evidence:
+            self.staleness.append(entry.evidence["staleness"])
 
     @property
     def share_accepted(self) -> float:
@@ -57,11 +74,16 @@ def client_records(run: RecordedRun) -> list[ClientRecord]:
     records: dict[str, ClientRecord] = {}
     for entry in run.journal.entries():
         if entry.client and entry.event is not Event.ISSUED:
-            _add(records.setdefault(entry.client, ClientRecord(entry.client)), entry)
+            records.setdefault(entry.client, ClientRecord(entry.client)).add(entry)
     for client, share in influence(run).items():
         if client in records:
             records[client].influence = share
-    return sorted(records.values(), key=lambda record: (record.share_accepted, record.client))
+    return least_believed(records.values())
+
+
+def least_believed(records: Iterable[ClientRecord]) -> list[ClientRecord]:
+    """The same records, those first whose answers were accepted least often."""
+    return sorted(records, key=lambda record: (record.share_accepted, record.client))
 
 
 def arrival(run: RecordedRun, version: int) -> Entry | None:
@@ -85,6 +107,28 @@ def explain(entry: Entry) -> list[str]:
         lines.append("The model did not move.")
     return lines
 
+
+EVIDENCE: dict[str, str] = {
+    "lipschitz_factor": "how much the client's answer changed per unit of change of the model",
+    "threshold": "the limit it was held against",
+    "norm": "length of the answer",
+    "staleness": "arrivals since the model it was computed on",
+    "agreement": "how far the client's answers point the way of everyone's median, averaged over time",
+    "calibration": "share of the predicted changes that real answers bore out",
+    "direction_norm": "length of the direction that the model then moved along",
+    "cosine": "how far it points the way of the reference: 1 the same, -1 the opposite",
+    "distance": "distance from the server's own gradient",
+    "entropy": "how unsure the model is that it leads to",
+    "loss": "loss of the model that it leads to, on trusted data",
+    "weight": "factor on the answer before it moved the model",
+    "dampening": "factor on the answer for its staleness",
+    "reference_norm": "length of the server's own gradient",
+    "typical_norm": "typical length of an answer",
+    "trust": "how far the client is trusted",
+    "buffer": "buffer that it went into",
+    "num_empty_buffers": "buffers that are still empty",
+}
+"""What the numbers behind a verdict mean, in a few words each."""
 
 _NAMES = ("lipschitz_factor", "threshold", "norm", "agreement", "cosine", "distance", "entropy", "reference_norm")
 _VERDICTS: dict[str, str] = {
@@ -112,18 +156,3 @@ _VERDICTS: dict[str, str] = {
     Reason.TOO_STALE: "It was refused: it answers for a model that is too old.",
     Reason.MODEL_OVERFLOW: "It was refused: the step would have left the range of numbers.",
 }
-
-
-def _add(record: ClientRecord, entry: Entry) -> None:
-    record.last_seen = entry.seconds
-    if entry.event is not Event.ARRIVAL:
-        record.troubles[entry.event] += entry.event is not Event.JOINED
-        return
-    record.arrivals += 1
-    record.accepted += bool(entry.accepted)
-    if not entry.accepted:
-        record.rejected[entry.reason] += 1
-    if "lipschitz_factor" in entry.evidence:
-        record.factors.append(entry.evidence["lipschitz_factor"])
-    if "staleness" in entry.evidence:
-        record.staleness.append(entry.evidence["staleness"])

@@ -68,7 +68,7 @@ def eject(run: RecordedRun, clients: Collection[str], run_dir: Path, *, machine:
         elif entry.event is Event.ARRIVAL:
             removed += 1
         path.advance_old(entry, str(run.path))
-    new.snapshot()
+    new.finish()
     gap = distance(new.machine.model.params, old.model.params)
     kept = new.machine.model.version
     new.close()

@@ -248,6 +248,6 @@ class Federation:
         arrays = self.layout.unflatten(model.params)
         if self.settings.run_dir is not None:
             save_file(arrays, self.settings.run_dir / "model.safetensors")
-        self._run.snapshot()
+        self._run.finish()
         self._send_report()
         return Result(arrays, model.version, seconds, self._verdicts, evaluations)

@@ -6,6 +6,7 @@ and a record that can be replayed. A row that a client may come to know of is du
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import sqlite3
@@ -43,7 +44,9 @@ CREATE TABLE IF NOT EXISTS snapshots (
 );
 """
 
-COLUMNS = "number, seconds, version, client, event, reason, accepted, evidence, ticket, base, checksum, model"
+COLUMNS = "number, seconds, version, client, event, reason, accepted, evidence, ticket, base"
+BEHIND = "payload, checksum, model"
+"""These lie behind the update in a row: to reach one of them SQLite reads all of it."""
 
 
 class Event(StrEnum):
@@ -61,6 +64,7 @@ class Event(StrEnum):
     QUARANTINED = "quarantined"
     LEFT_OUT = "left-out"
     RESUMED = "resumed"
+    FINISHED = "finished"
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,17 +89,39 @@ class Journal:
     """Appends entries and reads them back; safe to use from several threads."""
 
     def __init__(self, path: Path | None = None) -> None:
-        self.path = path
-        self._lock = threading.Lock()
-        try:
-            self._database = sqlite3.connect(
-                ":memory:" if path is None else path, check_same_thread=False, isolation_level=None
-            )
+        self._connect(":memory:" if path is None else str(path), path)
+        with self._opened():
             self._database.execute("PRAGMA journal_mode = WAL")
             self._database.execute("PRAGMA synchronous = FULL")  # a commit returns once it is on the disk
             self._database.executescript(SCHEMA)
+
+    @classmethod
+    def reading(cls, path: Path) -> Journal:
+        """The journal of a run that may be live, to be read only: the database is never written."""
+        journal = cls.__new__(cls)
+        # A database that nobody has open lies still; saying so spares SQLite the files that readers share with writers.
+        still = "" if write_ahead(path).exists() else "&immutable=1"
+        journal._connect(f"{path.absolute().as_uri()}?mode=ro{still}", path)
+        with journal._opened():
+            journal._database.execute("SELECT 1 FROM log LIMIT 1")
+        return journal
+
+    def _connect(self, address: str, path: Path | None) -> None:
+        self.path = path
+        self._lock = threading.Lock()
+        with self._opened():
+            self._database = sqlite3.connect(
+                address, check_same_thread=False, isolation_level=None, uri=address.startswith("file:")
+            )
+
+    @contextlib.contextmanager
+    def _opened(self) -> Iterator[None]:
+        try:
+            yield
         except sqlite3.Error as error:
-            raise StoreError(f"cannot open the run's database {path}: {error}") from None
+            if hasattr(self, "_database"):
+                self._database.close()
+            raise StoreError(f"cannot open the run's database {self.path}: {error}") from None
 
     def append(self, entry: Entry, *, durable: bool = True) -> None:
         """Write one entry; `durable=False` lets it wait for the next durable one."""
@@ -132,8 +158,8 @@ class Journal:
                 self._database.execute("COMMIT")
 
     def entries(self, event: Event | None = None, *, after: int = 0, payloads: bool = False) -> Iterator[Entry]:
-        """Entries in order, those with a number above `after`; with their updates only if asked for."""
-        query = f"SELECT {COLUMNS}{', payload' if payloads else ''} FROM log WHERE number > ?"
+        """Entries in order, those with a number above `after`; with updates and models' hashes only if asked for."""
+        query = f"SELECT {COLUMNS}{', ' + BEHIND if payloads else ''} FROM log WHERE number > ?"
         parameters: list[object] = [after]
         if event is not None:
             query += " AND event = ?"
@@ -143,10 +169,16 @@ class Journal:
             with self._lock, self._explained():
                 rows = self._database.execute(query, parameters).fetchall()
             for row in rows:
-                yield self._entry(row, payloads)
+                yield self._entry(row)
             if len(rows) < 500:
                 return
             parameters[0] = rows[-1][0]
+
+    def entry(self, number: int) -> Entry | None:
+        """The entry of this number, without its update."""
+        with self._lock, self._explained():
+            row = self._database.execute(f"SELECT {COLUMNS} FROM log WHERE number = ?", [number]).fetchone()
+        return None if row is None else self._entry(row)
 
     def facts(self) -> dict[str, Any]:
         """What the run says of itself: the settings that decide its verdicts."""
@@ -207,9 +239,9 @@ class Journal:
             if self._database.in_transaction:
                 self._database.execute("COMMIT")
 
-    def _entry(self, row: tuple[object, ...], payloads: bool) -> Entry:
-        number, seconds, version, client, event, reason, accepted, evidence, ticket, base, checksum, model, *rest = row
-        payload = rest[0] if payloads else None
+    def _entry(self, row: tuple[object, ...]) -> Entry:
+        number, seconds, version, client, event, reason, accepted, evidence, ticket, base, *behind = row
+        payload, checksum, model = behind or (None, None, None)
         if isinstance(payload, bytes) and zlib.crc32(payload) != checksum:
             raise StoreError(f"{self.path}: the update in row {number} is damaged (its checksum does not match)")
         return Entry(
@@ -229,6 +261,11 @@ class Journal:
 
     def _explained(self) -> _Explained:
         return _Explained(self.path)
+
+
+def write_ahead(path: Path) -> Path:
+    """SQLite's file of what is not in the database itself yet: there while somebody writes, or when a writer died."""
+    return path.with_name(path.name + "-wal")
 
 
 class _Explained:

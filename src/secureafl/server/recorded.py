@@ -15,6 +15,13 @@ from secureafl.server.snapshots import Snapshots
 from secureafl.types import Vector
 
 
+def find_database(path: Path) -> Path:
+    """The database of the run in this folder."""
+    if not (path / "run.db").exists():
+        raise StoreError(f"{path} holds no run: there is no run.db in it; name the folder given as run-dir or --record")
+    return path / "run.db"
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class RecordedRun:
     """What a run directory says of itself."""
@@ -28,10 +35,8 @@ class RecordedRun:
     @classmethod
     def open(cls, path: Path) -> RecordedRun:
         """The run in this folder."""
-        if not (path / "run.db").exists():
-            raise StoreError(f"{path} holds no run: there is no run.db in it")
-        journal = Journal(path / "run.db")
-        snapshots = Snapshots(path / "snapshots")
+        journal = Journal.reading(find_database(path))
+        snapshots = Snapshots(path / "snapshots", read_only=True)
         return cls(path, journal, journal.facts(), snapshots, snapshots.read_first())
 
     def machine(

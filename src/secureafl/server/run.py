@@ -168,6 +168,12 @@ class Run:
         if limit is not None and self.journal.payload_bytes() > limit:
             self.journal.drop_payloads(up_to=kept[: self.settings.keep_snapshots][-1][1])
 
+    def finish(self) -> None:
+        """The run has come to its end: write that down, and leave a last snapshot."""
+        self.snapshot()
+        self.note("", Event.FINISHED)
+        self.journal.commit()
+
     def close(self) -> None:
         """Make everything durable and let go of the files."""
         self.journal.close()

@@ -18,10 +18,12 @@ FIRST = "first.safetensors"
 
 
 class Snapshots:
-    """The `snapshots/` folder of a run."""
+    """The `snapshots/` folder of a run. One who only reads leaves all as it is: a live server may be writing."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *, read_only: bool = False) -> None:
         self._directory = directory
+        if read_only:
+            return
         directory.mkdir(parents=True, exist_ok=True)
         for left_over in directory.glob("*.tmp"):  # from a crash in the middle of `write`
             left_over.unlink()

@@ -1,0 +1,135 @@
+"""What a run's database says, taken in row by row as it grows. Reads only, and only what is new."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterator
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from secureafl.server.audit import ClientRecord
+from secureafl.server.journal import Entry, Event, Journal, write_ahead
+from secureafl.server.recorded import find_database
+from secureafl.view.arrivals import Arrivals
+
+SILENT_SECONDS = 60.0
+KEPT_EVENTS = 1000
+
+
+class State(StrEnum):
+    """Whether more is to be expected of a run."""
+
+    LIVE = "live"
+    SILENT = "silent"
+    """Nothing was written for a minute: its clients are slow, or its server died."""
+    STOPPED = "stopped"
+    """Nobody has the database open, and the run did not come to its end."""
+    FINISHED = "finished"
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing more will come unless somebody resumes the run."""
+        return self in (State.STOPPED, State.FINISHED)
+
+
+class RunReader:
+    """One run's arrivals, clients and events. Threads share it by holding `lock`."""
+
+    def __init__(self, path: Path, *, clock: Callable[[], float] = time.time) -> None:
+        self.path = path
+        self.lock = threading.RLock()
+        self._database = find_database(path)
+        self._clock = clock
+        self._clear()
+        self.refresh()
+
+    def _clear(self) -> None:
+        self.facts: dict[str, Any] = {}
+        self.arrivals = Arrivals()
+        self.records: dict[str, ClientRecord] = {}
+        self.rejections: Counter[str] = Counter()
+        self.troubles: Counter[str] = Counter()
+        self.events: deque[Entry] = deque(maxlen=KEPT_EVENTS)
+        """What happened beside arrivals, the newest at the end."""
+        self.last_number = 0
+        self.seconds = 0.0
+        self._finished = False
+        self._closed = False
+        self._file = self._database.stat().st_ino
+        self._read_at = float("-inf")
+
+    def refresh(self, min_seconds: float = 0.0) -> bool:
+        """Take in what was written since the last time, unless that was just now; True if there was anything."""
+        with self.lock:
+            if time.monotonic() - self._read_at < min_seconds:
+                return False
+            find_database(self.path)
+            if self._database.stat().st_ino != self._file:  # another run took the folder over
+                self._clear()
+            before = self.last_number
+            closed = not write_ahead(self._database).exists()  # asked first: what a writer leaves last is read then
+            with self._reading() as journal:
+                self.facts = self.facts or journal.facts()
+                for entry in journal.entries(after=self.last_number):
+                    self._take(entry)
+            self._closed = closed
+            self._read_at = time.monotonic()
+            return self.last_number > before
+
+    @property
+    def state(self) -> State:
+        """Where the run stands."""
+        if self._finished:
+            return State.FINISHED
+        if self._closed:
+            return State.STOPPED
+        return State.SILENT if self.quiet_seconds > SILENT_SECONDS else State.LIVE
+
+    @property
+    def quiet_seconds(self) -> float:
+        """Time since the run last wrote anything."""
+        files = [file for file in (self._database, write_ahead(self._database)) if file.exists()]
+        return max(0.0, self._clock() - max((file.stat().st_mtime for file in files), default=0.0))
+
+    def arrival(self, version: int) -> Entry | None:
+        """The arrival that met the model of this version, with all its evidence."""
+        with self.lock:
+            table = self.arrivals.table
+            place = int(table.version.searchsorted(version))
+            if place == len(table) or table.version[place] != version:
+                return None
+            number = int(table.number[place])
+        with self._reading() as journal:
+            return journal.entry(number)
+
+    @contextlib.contextmanager
+    def _reading(self) -> Iterator[Journal]:
+        """Opened anew each time, so that a run that is resumed or finished meanwhile is seen as what it is."""
+        journal = Journal.reading(self._database)
+        try:
+            yield journal
+        finally:
+            journal.close()
+
+    def _take(self, entry: Entry) -> None:
+        assert entry.number is not None
+        self.last_number = entry.number
+        self.seconds = max(self.seconds, entry.seconds)
+        if entry.event is Event.ISSUED:
+            return
+        if entry.event in (Event.FINISHED, Event.RESUMED):
+            self._finished = entry.event is Event.FINISHED
+        if entry.client:
+            self.records.setdefault(entry.client, ClientRecord(entry.client)).add(entry)
+        if entry.event is Event.ARRIVAL:
+            self.arrivals.add(entry)
+            if not entry.accepted:
+                self.rejections[entry.reason] += 1
+        else:
+            self.events.append(entry)
+            if entry.event not in (Event.JOINED, Event.FINISHED, Event.RESUMED):
+                self.troubles[entry.event] += 1

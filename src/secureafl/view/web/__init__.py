@@ -1,0 +1,1 @@
+"""`secureafl dashboard`: a run in the browser. Needs the extra `ops`."""

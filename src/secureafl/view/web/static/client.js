@@ -1,0 +1,69 @@
+import { ask, badge, count, duration, el, eventsCard, fixed, fmt, main, paced, pager, percent, start, table, updateLink } from "./common.js";
+import { chartCard, judgedPoints, pointsNote } from "./charts.js";
+
+const name = new URLSearchParams(location.search).get("name") ?? "";
+const wanted = { name, only: "", page: "1" };
+const tiles = el("dl", { class: "tiles" });
+const list = el("div");
+const events = el("div");
+const only = el("input", { type: "checkbox", id: "only-rejected" });
+let [chart, drawn, number] = [null, null, null];
+
+const tile = (label, value, sub = "") => el("div", { class: "card tile" }, el("dt", {}, label), el("dd", {}, value, el("span", { class: "sub" }, sub)));
+
+function frame(measure) {
+  document.title = `${name} - SecureAFL`;
+  chart = chartCard({ id: "chart-judged", title: `${measure} against the threshold`, build: judgedPoints(measure),
+    onPick: (i) => { location.href = `verdict?update=${drawn.points.update[i]}`; },
+    describe: (d) => `${count(d.points.update.length)} answers by ${measure}, with the threshold.` });
+  main().replaceChildren(
+    el("div", {}, el("p", { class: "note" }, el("a", { href: "clients" }, "Clients")), el("h1", { id: "name" }, name)),
+    tiles, chart.card,
+    el("section", { class: "card" }, el("div", { class: "tools" }, el("h2", {}, "Verdicts, newest first"), el("label", {}, only, "Only rejected")), list),
+    events);
+}
+
+async function draw() {
+  let answer;
+  try {
+    answer = await ask("client", wanted);
+  } catch (error) {
+    if (chart) throw error;
+    main().replaceChildren(el("p", { class: "card empty" }, "The run knows no client of this name. ", el("a", { href: "clients" }, "All clients")));
+    return;
+  }
+  if (!chart) frame(answer.measure);
+  const own = answer.client;
+  tiles.replaceChildren(
+    tile("Answers", count(own.arrivals)),
+    tile("Believed", percent(own.believed), `${count(own.accepted)} accepted`),
+    tile("Rejected", count(own.num_rejected), Object.keys(own.rejected)[0] ?? ""),
+    tile("Staleness", fixed(own.staleness), "mean"),
+    tile("λ, median", fmt(own.factor), own.factor === null ? "" : `mostly ${fmt(own.factor_low)} to ${fmt(own.factor_high)}`),
+    tile("Last seen", duration(own.last_seen), "into the run"));
+  drawn = answer;
+  chart.card.hidden = answer.points.update.length === 0;
+  if (!chart.card.hidden) chart.show(answer, pointsNote(answer.points));
+  const columns = [
+    { head: "Update", cell: (row) => updateLink(row.update) },
+    { head: "Time", cell: (row) => duration(row.seconds) },
+    { head: "Verdict", class: "text", cell: (row) => badge(row.accepted, row.reason) },
+    { head: answer.measure, cell: (row) => fmt(row.judged, 3, true) },
+    { head: "Threshold", cell: (row) => fmt(row.threshold, 3, true) },
+    { head: "Staleness", cell: (row) => fmt(row.staleness) },
+  ];
+  const part = answer.verdicts;
+  const go = (page) => { wanted.page = `${page}`; draw(); };
+  list.replaceChildren(...[part.rows.length ? table(columns, part.rows, { id: "verdicts" }) : el("p", { class: "empty" }, "There are none."), pager(part, go)].filter(Boolean));
+  events.replaceChildren(...(answer.events.length ? [eventsCard(answer.events, false)] : []));
+}
+
+only.addEventListener("change", () => {
+  Object.assign(wanted, { only: only.checked ? "rejected" : "", page: "1" });
+  draw();
+});
+const load = paced(draw);
+start("Client", (tick) => {
+  if (tick.number !== number) load();
+  number = tick.number;
+});

@@ -1,0 +1,66 @@
+import { ask, clientLink, count, duration, el, fixed, fmt, main, pager, paced, shareBar, start, table, why } from "./common.js";
+
+const COLUMNS = [
+  ["client", "Client", "text", (row) => clientLink(row.client)],
+  ["arrivals", "Answers", "", (row) => count(row.arrivals)],
+  ["believed", "Believed", "", (row) => shareBar(row.believed)],
+  ["rejected", "Rejected", "", (row) => count(row.num_rejected)],
+  ["staleness", "Staleness", "", (row) => fixed(row.staleness)],
+  ["factor", "λ, median", "", (row) => fmt(row.factor, 3, true)],
+  ["seen", "Last seen", "", (row) => duration(row.last_seen)],
+  [null, "Why not, and what else", "text wrap", why],
+];
+
+const given = new URLSearchParams(location.search);
+const wanted = {
+  sort: given.get("sort") ?? "believed",
+  order: given.get("order") ?? "up",
+  contains: given.get("contains") ?? "",
+  only: given.get("only") ?? "",
+  page: given.get("page") ?? "1",
+};
+
+const search = el("input", { type: "search", id: "filter", placeholder: "Filter by name", "aria-label": "Filter by name", value: wanted.contains });
+const only = el("input", { type: "checkbox", id: "only-rejected", checked: wanted.only === "rejected" });
+const found = el("span", { class: "right", id: "found", role: "status" });
+const list = el("div");
+main().replaceChildren(
+  el("h1", {}, "Clients"),
+  el("section", { class: "card" }, el("div", { class: "tools" }, search, el("label", {}, only, "Only with rejections"), found), list));
+
+function change(values) {
+  Object.assign(wanted, { page: "1" }, values);
+  const query = new URLSearchParams(Object.entries(wanted).filter(([, value]) => value));
+  history.replaceState(null, "", `?${query}`);
+  draw().catch((error) => found.textContent = error.message);
+}
+
+function header([key, label]) {
+  if (key === null) return label;
+  const order = wanted.sort === key && wanted.order === "up" ? "down" : "up";
+  return el("button", { type: "button", onclick: () => change({ sort: key, order: wanted.sort === key ? order : "up" }) }, label);
+}
+
+async function draw() {
+  const asked = { ...wanted };
+  const part = await ask("clients", asked);
+  if (JSON.stringify(asked) !== JSON.stringify(wanted)) return; // the reader has asked for something else meanwhile
+  found.textContent = part.found === part.total ? `${count(part.total)} clients` : `${count(part.found)} of ${count(part.total)} clients`;
+  const columns = COLUMNS.map((column) => ({
+    head: header(column), class: column[2], cell: column[3],
+    sorted: column[0] === wanted.sort ? (wanted.order === "down" ? "descending" : "ascending") : null,
+  }));
+  const focused = document.activeElement?.closest("th")?.cellIndex;
+  const empty = part.total ? "No client's name contains that." : "No client has answered yet.";
+  list.replaceChildren(...[part.rows.length ? table(columns, part.rows, { id: "clients" }) : el("p", { class: "empty" }, empty),
+    pager(part, (page) => change({ page: `${page}` }))].filter(Boolean));
+  if (focused !== undefined) list.querySelectorAll("th")[focused]?.querySelector("button")?.focus();
+}
+
+let waiting;
+search.addEventListener("input", () => {
+  clearTimeout(waiting);
+  waiting = setTimeout(() => change({ contains: search.value }), 150);
+});
+only.addEventListener("change", () => change({ only: only.checked ? "rejected" : "" }));
+start("Clients", paced(draw));
