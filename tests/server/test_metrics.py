@@ -4,27 +4,20 @@ import contextlib
 import socket
 import threading
 import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
+from tests.end_to_end.child_processes import HOST, free_port
+from tests.scrapes import scrape
 
 from secureafl import Layout, Machine, Reason
 from secureafl.server import Federation, FederationSettings
 from secureafl.server.journal import Event
 from secureafl.server.metrics import DISK_METRICS, METRICS, MetricsServer, PortError
 
-HOST = "127.0.0.1"
 LAYOUT = Layout.of({"w": np.zeros(2, np.float32)})
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        return int(probe.getsockname()[1])
 
 
 def federation(**settings: object) -> Federation:
@@ -40,17 +33,6 @@ def served(run: Federation) -> Iterator[str]:
         yield server.url
     finally:
         server.close()
-
-
-def scrape(url: str) -> dict[str, float]:
-    """Every sample: `name{label=value,…}` -> its figure."""
-    with urllib.request.urlopen(url, timeout=5.0) as answer:
-        text = answer.read().decode()
-    return {
-        sample.name + "".join(f"{{{key}={value}}}" for key, value in sorted(sample.labels.items())): sample.value
-        for family in text_string_to_metric_families(text)
-        for sample in family.samples
-    }
 
 
 def answer_all(run: Federation, names: list[str]) -> None:
