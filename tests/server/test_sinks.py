@@ -3,6 +3,7 @@
 import importlib
 import json
 import math
+import socket
 import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -223,8 +224,14 @@ def test_mlflow_reads_what_was_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 @pytest.mark.filterwarnings("default")  # its own, at import
 def test_weights_and_biases_reads_what_was_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("WANDB_MODE", raising=False)  # offline is our default
-    monkeypatch.setenv("WANDB_BASE_URL", "http://127.0.0.1:1")  # nobody listens there, and nobody is asked
-    send_a_short_run(f"wandb:{tmp_path}")
+    monkeypatch.setenv("WANDB_ERROR_REPORTING", "")  # so that what the sink sets is taken back after the test
+    monkeypatch.delenv("WANDB_ERROR_REPORTING")
+    with socket.create_server(("127.0.0.1", 0)) as home:
+        monkeypatch.setenv("WANDB_BASE_URL", f"http://127.0.0.1:{home.getsockname()[1]}")
+        send_a_short_run(f"wandb:{tmp_path}")
+        home.settimeout(0.5)
+        with pytest.raises(TimeoutError):
+            home.accept()  # nobody called
     [log] = tmp_path.glob("wandb/offline-run-*/run-*.wandb")
     written: Written = []
     for record in wandb_records(log):

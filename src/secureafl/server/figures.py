@@ -38,28 +38,31 @@ class Observer(Protocol):
         """This was done in so much time."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Histogram:
     """How often values fell up to each bound, and how much they were in all."""
 
     bounds: tuple[float, ...]
-    counts: tuple[int, ...]
+    counts: list[int]
     """One per bound, and one for what lies beyond the last."""
     total: float = 0.0
 
     @classmethod
     def empty(cls, bounds: tuple[float, ...]) -> Histogram:
-        return cls(bounds, (0,) * (len(bounds) + 1))
+        return cls(bounds, [0] * (len(bounds) + 1))
 
     @property
     def count(self) -> int:
         return sum(self.counts)
 
-    def plus(self, value: float) -> Histogram:
-        """With one more value."""
-        place = bisect_left(self.bounds, value)
-        counts = (*self.counts[:place], self.counts[place] + 1, *self.counts[place + 1 :])
-        return Histogram(self.bounds, counts, self.total + value)
+    def add(self, value: float) -> None:
+        """Count one more value."""
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.total += value
+
+    def copy(self) -> Histogram:
+        """As it is now."""
+        return Histogram(self.bounds, self.counts.copy(), self.total)
 
     def mean_since(self, before: Histogram) -> float | None:
         """The mean of what came after `before`; None if nothing did."""
@@ -174,7 +177,7 @@ class Figures:
     def took(self, what: Timed, seconds: float) -> None:
         """Count a duration."""
         with self._lock:
-            self._times[what] = self._times[what].plus(seconds)
+            self._times[what].add(seconds)
 
     def evaluated(self, evaluation: Evaluation) -> None:
         """Keep what an evaluation brought."""
@@ -201,8 +204,8 @@ class Figures:
                 arrivals=dict(self._arrivals),
                 events=dict(self._events),
                 present=len(self._present),
-                staleness=self._staleness,
-                times=dict(self._times),
+                staleness=self._staleness.copy(),
+                times={what: times.copy() for what, times in self._times.items()},
                 lipschitz_factor=self._factor,
                 threshold=self._threshold,
                 seconds_since_arrival=max(0.0, seconds - self._last_arrival),
@@ -215,7 +218,7 @@ class Figures:
         staleness = float(entry.version - entry.base) if entry.base is not None else 0.0
         self._arrivals[verdict_of(entry.reason, bool(entry.accepted)), entry.reason] += 1
         self._version = entry.version + 1
-        self._staleness = self._staleness.plus(staleness)
+        self._staleness.add(staleness)
         if "lipschitz_factor" in entry.evidence:
             self._factor = entry.evidence["lipschitz_factor"]
             self._threshold = entry.evidence.get("threshold")

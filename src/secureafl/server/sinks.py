@@ -25,7 +25,7 @@ from secureafl.settings import nearest
 
 PROJECT = "secureafl"
 RETRY_SECONDS = 60.0
-CLOSE_SECONDS = 10.0
+CLOSE_SECONDS = 30.0
 
 Facts: TypeAlias = Mapping[str, object]
 """What a run says of itself: its settings."""
@@ -87,10 +87,13 @@ class WeightsAndBiases:
     """A run folder below the target, for `wandb sync`. Only `WANDB_MODE=online` lets it use the network."""
 
     def __init__(self, target: str, name: str, facts: Facts) -> None:
+        mode = os.environ.get("WANDB_MODE", "offline")
+        if mode == "offline":
+            os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # and no reports of its own faults
         wandb = importlib.import_module("wandb")
         Path(target).mkdir(parents=True, exist_ok=True)
         self._run = wandb.init(
-            mode=os.environ.get("WANDB_MODE", "offline"),
+            mode=mode,
             project=os.environ.get("WANDB_PROJECT", PROJECT),
             dir=target,
             name=name,
@@ -179,7 +182,7 @@ class Feed:
         self._thread: threading.Thread | None = None
 
     def start(self, seconds: float) -> None:
-        """Write every so many seconds, on a thread of its own."""
+        """Open the sink and write every so many seconds, on a thread of its own."""
         self._thread = threading.Thread(target=self._work, args=[seconds], name=f"sink {self._text}", daemon=True)
         self._thread.start()
 
@@ -205,6 +208,7 @@ class Feed:
             self._say(f"sink {self._text} did not finish in {CLOSE_SECONDS:.0f} s: its last figures may be missing")
 
     def _work(self, seconds: float) -> None:
+        self.write()
         while not self._over.wait(seconds):
             self.write()
         self._finish()
