@@ -35,10 +35,10 @@ def test_counters_are_the_journals_rows_while_updates_arrive(tmp_path: Path) -> 
             "secureafl.run-dir": str(run_dir),
             "secureafl.min-nodes": 4,
             "secureafl.metrics-port": port,
-            "secureafl.stop-after-seconds": 120.0,
+            "secureafl.stop-after-seconds": 300.0,
         }
         run_id = deployment.submit(APP, config)
-        deadline = time.monotonic() + 100.0
+        deadline = time.monotonic() + 180.0
         while not scrapes or not enough(scrapes[-1]):
             assert time.monotonic() < deadline, scrapes[-1:]
             if deployment.server_process() is not None:
