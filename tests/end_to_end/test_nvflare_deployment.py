@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from nvflare.collab import CollabRecipe
 from safetensors.numpy import load_file
+from tests.end_to_end.child_processes import HOST, free_port
 from tests.end_to_end.journals import arrivals, read_journal, wait_for, wait_for_arrivals, wait_for_event
 from tests.end_to_end.nvflare_processes import FAILED, SERVER, Deployment, simulate
 
@@ -44,10 +45,12 @@ def mean_weight(run_dir: Path) -> float:
 
 def test_the_simulator_trains_despite_a_liar(tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
-    settings = {**SETTINGS, "run_dir": str(run_dir), "stop_after_updates": 60}
+    port = free_port()
+    settings = {**SETTINGS, "run_dir": str(run_dir), "stop_after_updates": 60, "metrics_port": port}
     sites = "honest-1,honest-2,honest-3,honest-4,poison-1"
     log = simulate(APP / "simulation.py", tmp_path / "simulator", [sites, json.dumps(settings)], timeout=180.0)
     assert "secureafl: 60 updates" in log
+    assert f"metrics: http://{HOST}:{port}/metrics" in log
     assert {row.client for row in read_journal(run_dir) if row.event is Event.ARRIVAL} == set(sites.split(","))
     assert abs(mean_weight(run_dir) - 1.0) < 0.5
 

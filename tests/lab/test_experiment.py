@@ -1,3 +1,4 @@
+import importlib
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -106,3 +107,20 @@ def test_a_recorded_cell_has_the_same_result_and_a_journal_to_audit(
     assert machine.model.version == cell.rounds
     assert sum(record.arrivals for record in client_records(run)) == cell.rounds
     run.journal.close()
+
+
+def test_a_sink_gets_the_curves_and_changes_nothing(tiny_source: Path, tmp_path: Path) -> None:
+    cell = tiny_cell(tiny_source, attack="gaussian")
+    plain = run_cell(cell, tmp_path / "plain")
+    watched = run_cell(cell, tmp_path / "watched", run=RunSettings(sinks=(f"tensorboard:{tmp_path / 'board'}",)))
+    assert same_part(plain) == same_part(watched)
+    events = importlib.import_module("tensorboard.backend.event_processing.event_accumulator")
+    reader = events.EventAccumulator(str(tmp_path / "board" / cell.cell_id()))
+    reader.Reload()
+    curves = pq.read_table(tmp_path / "watched" / cell.cell_id() / "curves.parquet").to_pylist()
+    errors = {row["round"]: pytest.approx(row["value"], rel=1e-6) for row in curves if row["metric"] == "ter"}
+    assert {point.step: point.value for point in reader.Scalars("evaluation/ter")} == errors
+    accepted = reader.Scalars("server/accepted")
+    assert [point.step for point in accepted] == [10, 20, 30]
+    arrivals = pq.read_table(tmp_path / "watched" / cell.cell_id() / "arrivals.parquet")["accepted"].to_pylist()
+    assert [round(10 * point.value) for point in accepted] == [sum(arrivals[k : k + 10]) for k in (0, 10, 20)]

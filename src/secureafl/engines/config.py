@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field, field_validator
 
 from secureafl.server import FederationSettings
+from secureafl.server.sinks import parse_sink, split_sinks
 
 
 class EngineSettings(FederationSettings):
@@ -30,3 +32,18 @@ class EngineSettings(FederationSettings):
     """Seed of those draws."""
     keys_file: Path | None = None
     """TOML file of public keys, `client = "base64"`; when given, every answer must be signed."""
+    metrics_port: int = Field(0, ge=0, le=65535)
+    """Port for Prometheus to scrape, with the extra `ops`; 0 for none."""
+    metrics_host: str = "127.0.0.1"
+    """Address that port is opened on. Scrapes are not authenticated: open it to a network you trust, or to none."""
+    sinks: Annotated[tuple[str, ...], BeforeValidator(split_sinks)] = ()
+    """Where figures are sent: any of `tensorboard:DIR`, `mlflow:URI`, `wandb:DIR`. A text with commas is a list."""
+    sink_seconds: float = Field(15.0, gt=0.0)
+    """Time between two such sendings."""
+
+    @field_validator("sinks")
+    @classmethod
+    def _sinks_exist(cls, sinks: tuple[str, ...]) -> tuple[str, ...]:
+        for sink in sinks:
+            parse_sink(sink)
+        return sinks

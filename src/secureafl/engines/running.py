@@ -14,6 +14,7 @@ from rich.console import Console
 
 from secureafl.defenses import Defense, Reference, Scorer
 from secureafl.engines.config import EngineSettings
+from secureafl.engines.reporting import check_reporting, reporting
 from secureafl.layout import Layout
 from secureafl.server import Federation, Machine, Result
 from secureafl.server.evaluation import Evaluate
@@ -46,6 +47,7 @@ def conduct(
 
     `defense` takes the place of the one the settings name: for a rule of your own.
     """
+    check_reporting(settings)
     layout = Layout.of(arrays)
     defense = defense or settings.make_defense(layout.dim, reference=reference, score=score)
     machine = Machine(defense, layout.flatten(arrays), settings.machine())
@@ -56,6 +58,7 @@ def conduct(
         federation.withdraw_all("the server restarted")
     with contextlib.ExitStack() as stack:
         stack.callback(federation.close)
+        stack.enter_context(reporting(federation, settings, console))
         stack.callback(serve(federation, layout).close)
         with _stopped_by_signals(federation):
             result = federation.run()

@@ -60,6 +60,13 @@ def run(
     record: Annotated[
         Path | None, typer.Option(help="Also keep a journal here, for `secureafl audit`, `replay` and `eject`.")
     ] = None,
+    sink: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KIND:TARGET",
+            help="Also send figures to tensorboard:DIR, mlflow:URI or wandb:DIR; may be repeated.",
+        ),
+    ] = None,
     out: Out = OUT,
 ) -> None:
     """Run one experiment; end with a table and a picture."""
@@ -72,15 +79,20 @@ def run(
         from secureafl.lab.progress import CellProgress
         from secureafl.lab.report import cell_table
         from secureafl.lab.workers import run_cells
+        from secureafl.server.sinks import check_sinks
 
+        check_sinks(sink or ())
         values = {"dataset": dataset, "defense": defense, "attack": attack, "seed": seed, **chosen}
         cell = CellSettings(**_with_overrides(values, settings))
         key, store = cell.cell_id(), out / "cells"
         if record is not None and (store / key / RESULT).exists():
             raise SettingsError(f"{out} already holds this experiment: record it with another --out")
+        if sink and (store / key / RESULT).exists():
+            raise SettingsError(f"{out} already holds this experiment: send its figures with another --out")
         if not (store / key / RESULT).exists():
             with CellProgress(console, f"{cell.defense} x {cell.attack}", cell.rounds) as progress:
-                options = RunSettings(snapshot_rounds=snapshot_rounds, record=record.absolute() if record else None)
+                place = record.absolute() if record else None
+                options = RunSettings(snapshot_rounds=snapshot_rounds, record=place, sinks=tuple(sink or ()))
                 failures = run_cells({key: cell}, store, jobs=1, run=options, observer=progress)
             if failures:
                 raise SecureAFLError(failures[key])

@@ -12,6 +12,7 @@ Killed at any moment, the next `run_cell` goes on from the last snapshot and end
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from collections.abc import Callable, Mapping
@@ -21,6 +22,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 from pydantic import Field
+from rich.console import Console
 
 from secureafl.lab.build import Laboratory, build
 from secureafl.lab.cell import CellSettings
@@ -28,6 +30,9 @@ from secureafl.lab.evaluate import evaluate
 from secureafl.lab.results import Evaluation, finish
 from secureafl.lab.storage import load_state, locked, remove_leftovers, save_state
 from secureafl.lab.task import make_deterministic
+from secureafl.server.evaluation import Evaluation as Scores
+from secureafl.server.figures import Figures, Standing, num_silent
+from secureafl.server.sinks import Feed
 from secureafl.settings import Settings
 
 SNAPSHOT = "snapshot.safetensors"
@@ -44,6 +49,8 @@ class RunSettings(Settings):
     record: Path | None = None
     """Folder for a journal of the run, which `secureafl audit`, `replay` and `eject` read. A recorded cell that was
     killed begins anew, with an empty folder."""
+    sinks: tuple[str, ...] = ()
+    """Where figures are sent at each evaluation: `tensorboard:DIR`, `mlflow:URI`, `wandb:DIR`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +88,8 @@ def run_cell(
         if not (directory / RESULT).exists():
             remove_leftovers(directory)
             make_deterministic()
-            _Run(settings, directory, run, clock).to_the_end(progress or (lambda status: None))
+            with contextlib.closing(_Run(settings, directory, run, clock)) as session:
+                session.to_the_end(progress or (lambda status: None))
         return read_result(directory)
 
 
@@ -103,6 +111,10 @@ class _Run:
         if (directory / SNAPSHOT).exists() and run.record is None:
             self._resume()
         self._resumed_at = self._done
+        self._figures = Figures(lambda: self._lab.simulation.stopwatch.total)
+        self._feeds = [self._feed(sink) for sink in run.sinks]
+        if self._feeds:
+            self._lab.simulation.observer = self._figures
 
     @property
     def _done(self) -> int:
@@ -129,8 +141,33 @@ class _Run:
         finish(self._lab, self._evaluations, self._directory, resumed_at=self._resumed_at)
         (self._directory / SNAPSHOT).unlink(missing_ok=True)
 
+    def close(self) -> None:
+        """Let go of the sinks."""
+        for feed in self._feeds:
+            feed.close()
+
     def _evaluate(self) -> None:
-        self._evaluations.append(Evaluation(self._done, evaluate(self._lab)))
+        found = Evaluation(self._done, evaluate(self._lab))
+        self._evaluations.append(found)
+        if self._feeds:
+            machine = self._lab.simulation.machine
+            self._figures.evaluated(Scores(found.round, self._lab.simulation.stopwatch.total, found.metrics))
+            self._figures.stand(Standing(known=len(machine.roster), silent=num_silent(machine.defense)))
+        for feed in self._feeds:
+            feed.write()
+
+    def _feed(self, sink: str) -> Feed:
+        def say(line: str) -> None:
+            Console(stderr=True).print(line, markup=False, highlight=False, soft_wrap=True)
+
+        return Feed(
+            sink,
+            self._figures,
+            name=self._settings.cell_id(),
+            facts=self._settings.complete(),
+            say=say,
+            clock=self._clock,
+        )
 
     def _save(self) -> None:
         rows = [[evaluation.round, dict(evaluation.metrics)] for evaluation in self._evaluations]

@@ -25,6 +25,9 @@ from secureafl.lab.streams import stream
 from secureafl.lab.trace import Trace
 from secureafl.lab.types import Indices
 from secureafl.server import Machine
+from secureafl.server.figures import Observer
+from secureafl.server.journal import Entry, Event
+from secureafl.server.machine import Ticket
 from secureafl.types import Array, ClientId, Model, StateDict, Update, Vector, Verdict
 
 
@@ -94,6 +97,7 @@ class Simulation:
         self.attacker = attacker
         self.trace = Trace()
         self.stopwatch = Stopwatch()
+        self.observer: Observer | None = None
         self._seed = seed
         self._clock = clock
         self._uploads: dict[ClientId, Vector] = {}
@@ -124,6 +128,8 @@ class Simulation:
             self._uploads[client] = upload
             self.attacker.attack.observe(self.machine.model)
         self.trace.add(client, base.version, zlib.crc32(indices.tobytes()), verdict)
+        if self.observer is not None:
+            self._tell(self.observer, ticket, present.version, verdict, judged - attacked)
         watch = self.stopwatch
         watch.gradient += computed - start
         watch.attack += attacked - computed
@@ -131,6 +137,24 @@ class Simulation:
         watch.total += self._clock() - began
         watch.num_rounds += 1
         return verdict
+
+    def _tell(self, observer: Observer, ticket: Ticket, version: int, verdict: Verdict, seconds: float) -> None:
+        """The row that a journal would hold."""
+        client, reason = self.machine.roster[ticket.client], str(verdict.reason)
+        observer.row(
+            Entry(
+                self.stopwatch.total,
+                version,
+                client,
+                Event.ARRIVAL,
+                reason,
+                verdict.accepted,
+                verdict.evidence,
+                ticket.number,
+                ticket.version,
+            )
+        )
+        observer.took("step", seconds)
 
     def state_dict(self) -> StateDict:
         """Everything but the data, so that an equally configured simulation goes on bit for bit."""

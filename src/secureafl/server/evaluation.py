@@ -30,9 +30,12 @@ class Evaluator:
     An error in it is the operator's to see: training goes on, and `finish` raises it.
     """
 
-    def __init__(self, evaluate: Evaluate, layout: Layout) -> None:
+    def __init__(
+        self, evaluate: Evaluate, layout: Layout, on_result: Callable[[Evaluation], None] = lambda done: None
+    ) -> None:
         self._evaluate = evaluate
         self._layout = layout
+        self._on_result = on_result
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="evaluate")
         self._running: Future[None] | None = None
         self._lock = threading.Lock()
@@ -60,5 +63,7 @@ class Evaluator:
 
     def _work(self, model: Model, seconds: float) -> None:
         metrics = {key: float(value) for key, value in self._evaluate(self._layout.unflatten(model.params)).items()}
+        done = Evaluation(model.version, seconds, metrics)
         with self._lock:
-            self._results.append(Evaluation(model.version, seconds, metrics))
+            self._results.append(done)
+        self._on_result(done)

@@ -11,7 +11,7 @@ import queue
 import secrets
 import threading
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -22,13 +22,14 @@ from safetensors.numpy import save_file
 from secureafl.layout import Layout
 from secureafl.server.config import FederationSettings
 from secureafl.server.evaluation import Evaluate, Evaluation, Evaluator
+from secureafl.server.figures import Figures, Standing, num_silent
 from secureafl.server.journal import Event, Journal
 from secureafl.server.machine import Machine
 from secureafl.server.run import Run
 from secureafl.types import REFUSALS, NamedArrays, Reason, Vector, Verdict
 
 NONCE_BYTES = 16
-RECENT = 100  # arrivals that the reported staleness and rate look back on
+STANDING_SECONDS = 1.0  # how old the figures may be that are counted over all clients
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -85,7 +86,9 @@ class Federation:
         start = Run.resume if settings.resume else Run
         self._run = start(machine, settings, facts=settings.facts(), clock=clock)
         self._machine = machine
-        self._evaluator = Evaluator(evaluate, layout) if evaluate is not None else None
+        self.figures = Figures(lambda: self.seconds)
+        self._run.watch(self.figures)
+        self._evaluator = Evaluator(evaluate, layout, self.figures.evaluated) if evaluate is not None else None
         self._report = report
         self._lock = threading.Lock()  # around the run
         self._answers: queue.SimpleQueue[tuple[Assignment, Vector | Reason, Future[Verdict]] | None] = (
@@ -93,8 +96,7 @@ class Federation:
         )
         self._stopped = threading.Event()
         self._verdicts: Counter[tuple[str, str]] = Counter()
-        self._num_accepted = 0
-        self._recent: deque[tuple[float, float]] = deque(maxlen=RECENT)  # (when, staleness)
+        self._stood_at = -STANDING_SECONDS
         self._refusals: Counter[str] = Counter()  # in a row, per client
         if settings.resume and settings.max_refusals is not None:
             for entry in self.journal.entries(Event.ARRIVAL):
@@ -162,18 +164,16 @@ class Federation:
 
     def status(self) -> Status:
         """Where the run stands now."""
-        recent = list(self._recent)
-        span = recent[-1][0] - recent[0][0] if len(recent) > 1 else 0.0
-        evaluations = self._evaluator.results if self._evaluator is not None else []
-        version = self._machine.model.version
+        figures = self.figures.read()
+        accepted = figures.num_arrivals("accepted")
         return Status(
-            version=version,
-            accepted=self._num_accepted,
-            rejected=version - self._num_accepted,
-            staleness=float(np.mean([staleness for _, staleness in recent])) if recent else 0.0,
-            rate=(len(recent) - 1) / span if span > 0.0 else 0.0,
+            version=self._machine.model.version,
+            accepted=accepted,
+            rejected=figures.num_arrivals() - accepted,
+            staleness=figures.recent_staleness,
+            rate=figures.recent_rate,
             num_clients=len(self._machine.roster),
-            latest=evaluations[-1] if evaluations else None,
+            latest=figures.latest,
         )
 
     def run(self) -> Result:
@@ -184,6 +184,8 @@ class Federation:
             if self.seconds >= next_report:
                 self._send_report()
                 next_report = self.seconds + self.settings.progress_seconds
+            if self.seconds >= self._stood_at + STANDING_SECONDS:
+                self._stand()
             try:
                 item = self._answers.get(timeout=self._patience(next_report))
             except queue.Empty:
@@ -195,11 +197,8 @@ class Federation:
 
     def _take(self, assignment: Assignment, answer: Vector | Reason, done: Future[Verdict]) -> None:
         with self._lock:
-            before = self._machine.model.version
             verdict = self._run.receive(assignment.ticket, answer)
-        self._num_accepted += verdict.accepted
         self._verdicts[assignment.client, str(verdict.reason)] += 1
-        self._recent.append((self.seconds, float(before - assignment.version)))
         self._count_refusal(assignment.client, str(verdict.reason))
         if self.quarantined(assignment.client):
             self.note(assignment.client, Event.QUARANTINED, f"{self._refusals[assignment.client]} refusals in a row")
@@ -209,6 +208,19 @@ class Federation:
     def _count_refusal(self, client: str, reason: str) -> None:
         """A refused answer adds to its client's row of them; one that could be judged, believed or not, ends it."""
         self._refusals[client] = self._refusals[client] + 1 if reason in REFUSALS else 0
+
+    def _stand(self) -> None:
+        """Count over all clients, on the consumer's own thread, where nothing moves meanwhile."""
+        self._stood_at, limit = self.seconds, self.settings.max_refusals
+        with self._lock:
+            standing = Standing(
+                known=len(self._machine.roster),
+                quarantined=0 if limit is None else sum(count >= limit for count in self._refusals.values()),
+                silent=num_silent(self._machine.defense),
+                tickets_open=len(self._machine.open_tickets),
+                answers_waiting=self._answers.qsize(),
+            )
+        self.figures.stand(standing)
 
     def _evaluate_if_due(self) -> None:
         due = self._machine.model.version % self.settings.evaluate_every == 0
@@ -249,5 +261,6 @@ class Federation:
         if self.settings.run_dir is not None:
             save_file(arrays, self.settings.run_dir / "model.safetensors")
         self._run.finish()
+        self._stand()
         self._send_report()
         return Result(arrays, model.version, seconds, self._verdicts, evaluations)

@@ -18,6 +18,7 @@ import numpy as np
 from pydantic import Field
 
 from secureafl.errors import StoreError
+from secureafl.server.figures import Observer
 from secureafl.server.journal import Entry, Event, Journal
 from secureafl.server.machine import Machine, Ticket
 from secureafl.server.snapshots import Snapshots
@@ -88,6 +89,7 @@ class Run:
         self.settings = settings
         self._clock = clock
         self._began = clock()
+        self._observer: Observer | None = None
         self._snapshots: Snapshots | None = None
         if settings.run_dir is not None:
             try:
@@ -102,15 +104,21 @@ class Run:
         """Time since the run began; a resumed run goes on counting where it stopped."""
         return self._clock() - self._began
 
+    def watch(self, observer: Observer) -> None:
+        """Show the observer every row so far, and from now on each one when it is written."""
+        for entry in self.journal.entries():
+            observer.row(entry)
+        self._observer = observer
+
     def issue(self, client: str, version: int | None = None) -> Ticket:
         """Hand the present model, or a kept one, to a client."""
         ticket = self.machine.issue(self.machine.enrol(client), version)
-        self.journal.append(self._entry(client, Event.ISSUED, ticket=ticket), durable=False)
+        self._write(self._entry(client, Event.ISSUED, ticket=ticket), durable=False)
         return ticket
 
     def receive(self, number: int, answer: Vector | Reason) -> Verdict:
         """Take the answer to a ticket: an update, or why there is none in it. Durable when this returns."""
-        ticket, before = self.machine.ticket(number), self.machine.model.version
+        ticket, before, began = self.machine.ticket(number), self.machine.model.version, self._clock()
         if isinstance(answer, Reason):
             verdict = self.machine.reject(number, answer)
         else:
@@ -118,7 +126,8 @@ class Run:
         if ticket is None:
             self.note("", Event.UNSOLICITED, str(verdict.reason))
             return verdict
-        self.journal.append(
+        judged = self._clock()
+        self._write(
             Entry(
                 self.seconds,
                 before,
@@ -133,6 +142,9 @@ class Run:
                 model_hash(self.machine.model.params),
             )
         )
+        if self._observer is not None:
+            self._observer.took("step", judged - began)
+            self._observer.took("journal", self._clock() - judged)
         if self._snapshots is not None and self.machine.model.version % self.settings.snapshot_every == 0:
             self.snapshot()
         return verdict
@@ -143,16 +155,17 @@ class Run:
         if ticket is not None:
             self.machine.withdraw(number)
             client = self.machine.roster[ticket.client]
-            self.journal.append(self._entry(client, event, reason, ticket), durable=False)
+            self._write(self._entry(client, event, reason, ticket), durable=False)
 
     def note(self, client: str, event: Event, reason: str = "") -> None:
         """Write down something that does not touch the machine."""
-        self.journal.append(self._entry(client, event, reason), durable=False)
+        self._write(self._entry(client, event, reason), durable=False)
 
     def snapshot(self) -> None:
         """Write the whole state, forget old snapshots, and keep the journal within its bounds."""
         if self._snapshots is None:
             return
+        began = self._clock()
         self.journal.commit()
         version = self.machine.model.version
         try:
@@ -167,6 +180,8 @@ class Run:
         limit = self.settings.max_journal_bytes
         if limit is not None and self.journal.payload_bytes() > limit:
             self.journal.drop_payloads(up_to=kept[: self.settings.keep_snapshots][-1][1])
+        if self._observer is not None:
+            self._observer.took("snapshot", self._clock() - began)
 
     def finish(self) -> None:
         """The run has come to its end: write that down, and leave a last snapshot."""
@@ -177,6 +192,11 @@ class Run:
     def close(self) -> None:
         """Make everything durable and let go of the files."""
         self.journal.close()
+
+    def _write(self, entry: Entry, *, durable: bool = True) -> None:
+        self.journal.append(entry, durable=durable)
+        if self._observer is not None:
+            self._observer.row(entry)
 
     def _entry(self, client: str, event: Event, reason: str = "", ticket: Ticket | None = None) -> Entry:
         number, base = (None, None) if ticket is None else (ticket.number, ticket.version)
