@@ -96,7 +96,7 @@ def test_replay_scores_both_models_with_a_function_of_the_users(
     ("arguments", "message"),
     [
         (["replay", "RUN", "--set", "percentil=0.5"], "did you mean 'percentile'?"),
-        (["replay", "RUN", "--set", "percentile"], "--set takes KEY=VALUE"),
+        (["replay", "RUN", "--set", "percentile"], "write KEY=VALUE"),
         (["replay", "RUN", "--defense", "zenopp"], "pass reference="),
         (["eject", "RUN", "--client", "nobody", "--out", "OUT"], "knows no client nobody"),
         (["audit", "NOWHERE"], "holds no run"),

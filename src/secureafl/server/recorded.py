@@ -29,7 +29,9 @@ class RecordedRun:
     def open(cls, path: Path) -> RecordedRun:
         """The run in this folder."""
         if not (path / "run.db").exists():
-            raise StoreError(f"{path} holds no run: there is no run.db in it")
+            raise StoreError(
+                f"{path} holds no run: there is no run.db in it; name the folder given as run-dir or --record"
+            )
         journal = Journal(path / "run.db")
         snapshots = Snapshots(path / "snapshots")
         return cls(path, journal, journal.facts(), snapshots, snapshots.read_first())
