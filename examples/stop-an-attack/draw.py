@@ -19,6 +19,7 @@ from secureafl.lab.cell import CellSettings
 from secureafl.lab.figures import Cell, read_cell
 
 ATTACKED, UNDEFENDED, CALM = "SecureAFL, attacked", "AsyncSGD, attacked", "SecureAFL, no attack"
+NUM_TEST = 2000
 SCENARIOS = {UNDEFENDED: ("asyncsgd", "scaling"), ATTACKED: ("secureafl", "scaling"), CALM: ("secureafl", "none")}
 
 
@@ -42,7 +43,7 @@ THEMES = {
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=2000, help="arrivals per scenario")
+    parser.add_argument("--rounds", type=int, default=1000, help="arrivals per scenario")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--runs", type=Path, default=Path("runs/stop-an-attack"), help="where results are kept")
     parser.add_argument("--pictures", type=Path, default=Path(), help="folder for the pictures")
@@ -61,19 +62,21 @@ def main() -> None:
 def run(defense: str, attack: str, rounds: int, seed: int, out: Path) -> Cell:
     """One cell of the laboratory."""
     every = max(1, rounds // 40)
-    settings = CellSettings(defense=defense, attack=attack, rounds=rounds, seed=seed, evaluate_every=every)
+    settings = CellSettings(
+        defense=defense, attack=attack, rounds=rounds, seed=seed, evaluate_every=every, num_test=NUM_TEST
+    )
     directory = out / "cells" / settings.cell_id()
     if not (directory / "result.json").exists():
         command = ["lab", "run", "--defense", defense, "--attack", attack, "--rounds", str(rounds), "--seed", str(seed)]
-        command += ["--set", f"evaluate_every={every}", "--out", str(out)]
+        command += ["--set", f"evaluate_every={every}", "--set", f"num_test={NUM_TEST}", "--out", str(out)]
         print("$ secureafl", *command, flush=True)
         subprocess.run([Path(sys.executable).with_name("secureafl"), *command], check=True)
     return read_cell(directory)
 
 
 def accuracy(cell: Cell) -> tuple[list[int], list[float]]:
-    """Arrivals, and the newest model's accuracy then."""
-    rounds, errors = cell.curves["ter"]
+    """Arrivals, and the accuracy then of the model that the server publishes, the average of its last versions."""
+    rounds, errors = cell.curves["published_ter"]
     return list(rounds), list(1.0 - errors)
 
 
@@ -81,7 +84,7 @@ def draw(cells: dict[str, Cell], theme: Theme) -> Figure:
     """Accuracy above, who was believed below, one axis of arrivals for both."""
     figure = Figure(figsize=(9.0, 5.9))
     upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=[1.0, 1.05])
-    figure.subplots_adjust(left=0.075, right=0.79, top=0.875, bottom=0.085, hspace=0.34)
+    figure.subplots_adjust(left=0.07, right=0.765, top=0.875, bottom=0.085, hspace=0.26)
     draw_accuracy(upper, cells, theme)
     draw_arrivals(lower, cells[ATTACKED], theme)
     rounds = int(cells[ATTACKED].settings["rounds"])
@@ -132,7 +135,13 @@ def draw_accuracy(axes: Axes, cells: dict[str, Cell], theme: Theme) -> None:
     axes.set_ylim(0, 1)
     axes.set_yticks([0, 0.25, 0.5, 0.75, 1.0], ["0%", "25%", "50%", "75%", "100%"])
     axes.grid(axis="y", color=theme.line, linewidth=0.8)
-    axes.set_title("Accuracy on the Fashion-MNIST test images", loc="left", fontsize=10, color=theme.soft, pad=8)
+    axes.set_title(
+        f"Accuracy of the published model on {NUM_TEST:,} test images of Fashion-MNIST",
+        loc="left",
+        fontsize=10,
+        color=theme.soft,
+        pad=8,
+    )
 
 
 def draw_arrivals(axes: Axes, cell: Cell, theme: Theme) -> None:
