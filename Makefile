@@ -41,7 +41,7 @@ docs: ## Build the documentation into docs/_build; a warning is an error
 dist: ## Build the wheel and the sdist into dist/ and look into them
 	rm -rf dist
 	$(PYTHON) -m build --outdir dist .
-	$(PYTHON) .ci/check-dist dist
+	$(PYTHON) .ci/check_dist.py dist
 
 test-install: dist ## Install the wheel and the sdist into clean environments, with each extra
 	PYTHON=$(PYTHON) .ci/install-extras

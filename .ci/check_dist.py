@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Look into what `python -m build` made: usage `.ci/check-dist dist`. Run it in a Git checkout of the same state."""
+"""Look into what `python -m build` made: usage `.ci/check_dist.py dist`. Run it in a Git checkout of the same state."""
 
 import re
 import subprocess
@@ -14,7 +14,9 @@ KEPT_ANYWAY = ("PKG-INFO",)
 
 
 def tracked() -> set[str]:
-    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True)
+    listed = subprocess.run(
+        ["git", "-c", "safe.directory=*", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
     return {name for name in listed.stdout.splitlines() if (ROOT / name).exists()}
 
 
@@ -39,7 +41,8 @@ def check_wheel(wheel: Path, version: str) -> list[str]:
 
 def check_sdist(sdist: Path, version: str) -> list[str]:
     prefix = f"secureafl-{version}/"
-    names = {name.removeprefix(prefix) for name in tarfile.open(sdist).getnames()}
+    with tarfile.open(sdist) as archive:
+        names = {name.removeprefix(prefix) for name in archive.getnames()}
     wanted = {name for name in tracked() if not name.startswith(LEFT_OUT) and not name.endswith(".parquet")}
     faults = [f"the sdist lacks {name}" for name in sorted(wanted - names)]
     return faults + [f"the sdist holds {name}" for name in sorted(names - tracked() - set(KEPT_ANYWAY))]
@@ -47,7 +50,7 @@ def check_sdist(sdist: Path, version: str) -> list[str]:
 
 def main() -> int:
     folder = Path(sys.argv[1])
-    version = re.search(r'__version__ = "(.+)"', (ROOT / "src/secureafl/__init__.py").read_text())[1]
+    (version,) = re.findall(r'__version__ = "(.+)"', (ROOT / "src/secureafl/__init__.py").read_text())
     wheel, sdist = folder / f"secureafl-{version}-py3-none-any.whl", folder / f"secureafl-{version}.tar.gz"
     faults = check_wheel(wheel, version) + check_sdist(sdist, version)
     if version not in (ROOT / "CITATION.cff").read_text():
