@@ -61,7 +61,7 @@ def main() -> None:
 
 def run(defense: str, attack: str, rounds: int, seed: int, out: Path) -> Cell:
     """One cell of the laboratory."""
-    every = max(1, rounds // 40)
+    every = max(25, rounds // 40)
     settings = CellSettings(
         defense=defense, attack=attack, rounds=rounds, seed=seed, evaluate_every=every, num_test=NUM_TEST
     )

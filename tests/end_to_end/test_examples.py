@@ -48,7 +48,7 @@ def test_quickstart_in_deployment(tmp_path: Path) -> None:
 @pytest.mark.end_to_end
 def test_stop_an_attack_draws_both_pictures(tmp_path: Path) -> None:
     command = [sys.executable, str(EXAMPLES / "stop-an-attack" / "draw.py"), "--rounds", "300", "--runs", "runs"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=600)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=900)
     assert done.returncode == 0, done.stderr
     ends = {
         name: float(share) for name, share in re.findall(r"^(.+): ([0-9.]+)% of the test images", done.stdout, re.M)
