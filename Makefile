@@ -1,11 +1,11 @@
 # Every target uses the tools on PATH: activate your environment first.
 .DEFAULT_GOAL := help
-.PHONY: help install check format test test-ci test-all bench docs
+.PHONY: help install check format test test-ci test-all bench docs dist test-install
 
 PYTHON ?= python
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 install: ## Install the package for development into the active environment, with pre-commit hooks
 	$(PYTHON) -m pip install --editable ".[dev,docs]"
@@ -37,3 +37,12 @@ bench: ## List the performance measurements and how to run one
 
 docs: ## Build the documentation into docs/_build; a warning is an error
 	$(PYTHON) -m sphinx -W --keep-going -b html docs docs/_build
+
+dist: ## Build the wheel and the sdist into dist/ and look into them
+	rm -rf dist
+	$(PYTHON) -m build --outdir dist .
+	$(PYTHON) .ci/check_dist.py dist
+
+test-install: dist ## Install the wheel and the sdist into clean environments, with each extra
+	PYTHON=$(PYTHON) .ci/install-extras
+	PYTHON=$(PYTHON) FROM=sdist .ci/install-extras core

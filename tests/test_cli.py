@@ -1,8 +1,8 @@
 import csv
-import importlib.util
 import io
 import json
 import socket
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -110,7 +110,7 @@ def test_replay_scores_both_models_with_a_function_of_the_users(
     ("arguments", "message"),
     [
         (["replay", "RUN", "--set", "percentil=0.5"], "did you mean 'percentile'?"),
-        (["replay", "RUN", "--set", "percentile"], "--set takes KEY=VALUE"),
+        (["replay", "RUN", "--set", "percentile"], "write KEY=VALUE"),
         (["replay", "RUN", "--defense", "zenopp"], "pass reference="),
         (["eject", "RUN", "--client", "nobody", "--out", "OUT"], "knows no client nobody"),
         (["audit", "NOWHERE"], "holds no run"),
@@ -158,8 +158,8 @@ def test_dashboard_on_a_busy_port_says_what_to_do(tmp_path: Path) -> None:
 
 
 def test_dashboard_without_its_extra_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "uvicorn" else found(name))
+    monkeypatch.delitem(sys.modules, "secureafl.view.web.serve", raising=False)
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
     result = runner.invoke(app, ["dashboard", str(tmp_path)])
     assert result.exit_code == 2
-    assert result.output == 'The dashboard needs a few more packages: pip install "secureafl[ops]"\n'
+    assert result.output == 'This needs uvicorn, which is not installed: pip install "secureafl[ops]"\n'

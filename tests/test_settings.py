@@ -4,7 +4,7 @@ from secureafl.defenses import DEFENSES, BASGDSettings, SecureAFLSettings
 from secureafl.engines.flower import FlowerSettings
 from secureafl.errors import SettingsError, UnknownSettingError
 from secureafl.server import FederationSettings, MachineSettings
-from secureafl.settings import Settings
+from secureafl.settings import Settings, read_assignments
 
 EVERY_SETTINGS_CLASS: list[type[Settings]] = [
     *(entry.settings for entry in DEFENSES.values()),
@@ -60,3 +60,19 @@ def test_a_word_that_is_no_choice_names_the_choices() -> None:
 def test_settings_that_contradict_each_other_are_refused() -> None:
     with pytest.raises(SettingsError, match="num_trimmed = 5 leaves nothing of num_buffers = 10"):
         BASGDSettings(aggregate="trimmed_mean", num_trimmed=5)
+
+
+def test_assignments_are_read_as_json_or_text_and_may_reach_into_parts() -> None:
+    texts = ["rounds=3", "attack=scaling", "defense-settings.percentile=0.6", "defense_settings.lead=0", "window=null"]
+    assert read_assignments(texts) == {
+        "rounds": 3,
+        "attack": "scaling",
+        "defense_settings": {"percentile": 0.6, "lead": 0},
+        "window": None,
+    }
+
+
+@pytest.mark.parametrize("texts", [["rounds"], ["=3"], ["part=1", "part.key=2"]])
+def test_what_is_no_assignment_is_named(texts: list[str]) -> None:
+    with pytest.raises(SettingsError, match=texts[-1]):
+        read_assignments(texts)

@@ -6,7 +6,7 @@ from secureafl.layout import Layout
 from secureafl.server import Machine, MachineSettings, Ticket
 from secureafl.types import ClientId, Model, Reason, Update, Vector, Verdict
 
-__version__ = "0.1.0.dev0"
+__version__ = "0.1.0"
 
 __all__ = [
     "DEFENSES",

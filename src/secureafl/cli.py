@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import csv
 import importlib
-import importlib.util
 import inspect
 import json
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -20,18 +18,21 @@ from rich.text import Text
 
 from secureafl import __version__
 from secureafl.defenses import DEFENSES, Entry
-from secureafl.errors import SecureAFLError
+from secureafl.errors import SettingsError
 from secureafl.lab.cli import app as lab
+from secureafl.mistakes import ExplainingGroup
 from secureafl.server import audit as auditing
 from secureafl.server import eject as ejecting
 from secureafl.server.recorded import RecordedRun
 from secureafl.server.replay import compare
-from secureafl.settings import nearest
+from secureafl.settings import nearest, read_assignments
 from secureafl.types import Vector
 from secureafl.view.words import printable
 
 app = typer.Typer(
     name="secureafl",
+    cls=ExplainingGroup,
+    pretty_exceptions_show_locals=False,
     help="Asynchronous federated learning that stays right when some clients lie.",
     epilog="Start with: secureafl defenses",
     no_args_is_help=True,
@@ -60,13 +61,13 @@ def main(
 def defenses(
     name: Annotated[str | None, typer.Argument(help="Show this defense and its settings.")] = None,
 ) -> None:
-    """List the defenses, or show one with its settings."""
+    """List the defenses, or show NAME with its settings."""
     if name is None:
         console.print(_overview())
         console.print("One with its settings: [bold]secureafl defenses NAME[/bold]")
         return
     if name not in DEFENSES:
-        _fail(f"There is no defense {name!r}; {nearest(name, list(DEFENSES))}")
+        raise SettingsError(f"There is no defense {name!r}; {nearest(name, list(DEFENSES))}")
     console.print(_settings_table(name))
 
 
@@ -80,12 +81,15 @@ def audit(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
 ) -> None:
-    """Say who took part in a run, who was believed, and why not."""
-    recorded = _open(run)
+    """Say who took part in a run, who was believed, and why not.
+
+    RUN is the run's folder, the one that holds `run.db`: `run-dir` of a federation, `--record` of the laboratory.
+    """
+    recorded = RecordedRun.open(run)
     if update is not None:
         entry = auditing.arrival(recorded, update)
         if entry is None:
-            _fail(f"{run} has no arrival {update}")
+            raise SettingsError(f"{run} has no arrival {update}")
         for line in auditing.explain(entry):
             console.print(printable(line), highlight=False, markup=False)
         return
@@ -114,8 +118,7 @@ def watch(
     """Show a run in the terminal while it runs, until it is over or Ctrl-C."""
     from secureafl.view import terminal
 
-    with _one_clear_line():
-        terminal.watch(run, console, once=once, seconds=every)
+    terminal.watch(run, console, once=once, seconds=every)
 
 
 @app.command()
@@ -131,16 +134,13 @@ def dashboard(
     ] = None,
 ) -> None:
     """Show a run in the browser, live or finished, until Ctrl-C. Reads only."""
-    if any(importlib.util.find_spec(package) is None for package in ("starlette", "uvicorn")):
-        _fail('The dashboard needs a few more packages: pip install "secureafl[ops]"')
     from secureafl.view.web.serve import serve
 
     def say(address: str) -> None:
         console.print(f"{run} is shown at {address}", soft_wrap=True, markup=False, highlight=False)
         console.print("Ctrl-C ends it.")
 
-    with _one_clear_line():
-        serve(run, host=host, port=port, token=token, say=say)
+    serve(run, host=host, port=port, token=token, say=say)
 
 
 @app.command()
@@ -158,12 +158,14 @@ def replay(
     ] = None,
     evaluate_every: Annotated[int, typer.Option(min=1, help="Arrivals between two scores.")] = 100,
 ) -> None:
-    """Judge a recorded run again under another defense or setting, and show what would have changed."""
-    recorded = _open(run)
-    with _one_clear_line():
-        machine = recorded.machine(defense=defense, changes=_parse_changes(changes or []))
-        scorer = _import(evaluate) if evaluate is not None else None
-        found = compare(recorded, machine, evaluate=scorer, evaluate_every=evaluate_every)
+    """Judge a recorded run again under another defense or setting, and show what would have changed.
+
+    For example: `secureafl replay runs/today --defense kardam`, or `--set tolerance=4` for the run's own defense.
+    """
+    recorded = RecordedRun.open(run)
+    machine = recorded.machine(defense=defense, changes=read_assignments(changes or []))
+    scorer = _import(evaluate) if evaluate is not None else None
+    found = compare(recorded, machine, evaluate=scorer, evaluate_every=evaluate_every)
     table = Table(
         title=f"{run}: {found.num_arrivals} arrivals, {recorded.facts['defense']} then, "
         f"{defense or recorded.facts['defense']} now"
@@ -190,10 +192,12 @@ def eject(
     client: Annotated[list[str], typer.Option(help="A client to take out; may be given several times.")],
     out: Annotated[Path, typer.Option(help="Folder for the repaired run.")],
 ) -> None:
-    """Rebuild a run's model as if some clients had never answered, from its journal alone."""
-    recorded = _open(run)
-    with _one_clear_line():
-        repair = ejecting.eject(recorded, client, out)
+    """Rebuild a run's model as if some clients had never answered, from its journal alone.
+
+    For example: `secureafl eject runs/today --client client-3 --out runs/fixed`. The run itself stays as it is.
+    """
+    recorded = RecordedRun.open(run)
+    repair = ejecting.eject(recorded, client, out)
     console.print(f"{repair.removed} arrivals taken out, {repair.kept} kept; the model moved by {repair.distance:.4g}.")
     if repair.left_out:
         console.print(
@@ -204,38 +208,6 @@ def eject(
     console.print(f"The repaired run is in {out}; it can be resumed.", soft_wrap=True)
 
 
-def _open(run: Path) -> RecordedRun:
-    with _one_clear_line():
-        return RecordedRun.open(run)
-
-
-@contextlib.contextmanager
-def _one_clear_line() -> Iterator[None]:
-    """An error of the operator's is one line that says what to do, not a traceback."""
-    try:
-        yield
-    except SecureAFLError as error:
-        _fail(str(error))
-
-
-def _fail(message: str) -> NoReturn:
-    console.print(message, style="red", soft_wrap=True, markup=False, highlight=False)
-    raise typer.Exit(2)
-
-
-def _parse_changes(pairs: list[str]) -> dict[str, Any]:
-    changes: dict[str, Any] = {}
-    for pair in pairs:
-        key, equals, value = pair.partition("=")
-        if not equals:
-            _fail(f"--set takes KEY=VALUE, not {pair!r}")
-        try:
-            changes[key.replace("-", "_")] = json.loads(value)
-        except json.JSONDecodeError:
-            changes[key.replace("-", "_")] = value
-    return changes
-
-
 def _import(name: str) -> Callable[[Vector], Mapping[str, float]]:
     """The function that `module:function` names; modules in the present folder are found too."""
     module, colon, function = name.partition(":")
@@ -243,9 +215,9 @@ def _import(name: str) -> Callable[[Vector], Mapping[str, float]]:
     try:
         found = getattr(importlib.import_module(module), function) if colon else None
     except (ImportError, AttributeError) as error:
-        _fail(f"--evaluate {name}: {error}")
+        raise SettingsError(f"--evaluate {name}: {error}") from error
     if not callable(found):
-        _fail(f"--evaluate takes MODULE:FUNCTION, not {name!r}")
+        raise SettingsError(f"--evaluate takes MODULE:FUNCTION, not {name!r}")
     return found  # type: ignore[no-any-return]
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+import json
+from collections.abc import Iterable, Mapping
 from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, ModelWrapValidatorHandler, ValidationError, model_validator
@@ -33,6 +34,27 @@ def nearest(word: str, known: list[str]) -> str:
     """`did you mean 'x'?`, or the list of what exists when nothing comes close."""
     close = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
     return f"did you mean {close[0]!r}?" if close else f"it knows: {', '.join(known) or 'none'}"
+
+
+def read_assignments(texts: Iterable[str]) -> dict[str, Any]:
+    """Settings from `key=value` and `part.key=value`: JSON where the value is JSON, text where not."""
+    settings: dict[str, Any] = {}
+    for text in texts:
+        path, equals, written = text.partition("=")
+        if not equals or not path:
+            raise SettingsError(f"{text!r} is no setting: write KEY=VALUE")
+        try:
+            value = json.loads(written)
+        except json.JSONDecodeError:
+            value = written
+        *parts, key = path.replace("-", "_").split(".")
+        place = settings
+        for part in parts:
+            place = place.setdefault(part, {})
+            if not isinstance(place, dict):
+                raise SettingsError(f"{text!r}: {part} was given a value of its own before")
+        place[key] = value
+    return settings
 
 
 def _unknown(owner: str, key: str, known: list[str]) -> str:

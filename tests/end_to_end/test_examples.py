@@ -2,6 +2,8 @@
 
 import filecmp
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -41,6 +43,19 @@ def test_quickstart_in_deployment(tmp_path: Path) -> None:
         engine.start_nodes({0: {"partition-id": 0, "num-partitions": 2}, 1: {"partition-id": 1, "num-partitions": 2}})
         run = engine.run(QUICKSTART, config, timeout=300.0)
     assert "secureafl" in accuracies(run.log_text())
+
+
+@pytest.mark.end_to_end
+def test_stop_an_attack_draws_both_pictures(tmp_path: Path) -> None:
+    command = [sys.executable, str(EXAMPLES / "stop-an-attack" / "draw.py"), "--rounds", "300", "--runs", "runs"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=900)
+    assert done.returncode == 0, done.stderr
+    ends = {
+        name: float(share) for name, share in re.findall(r"^(.+): ([0-9.]+)% of the test images", done.stdout, re.M)
+    }
+    assert ends["SecureAFL, attacked"] > 30.0 > ends["AsyncSGD, attacked"]
+    for theme in ("light", "dark"):
+        assert 10_000 < (tmp_path / f"attack-{theme}.png").stat().st_size < 200_000
 
 
 def test_bring_your_own_keeps_client_and_task_byte_for_byte() -> None:

@@ -4,8 +4,8 @@ import pytest
 
 from secureafl.errors import SettingsError
 from secureafl.lab.cell import CellSettings
-from secureafl.lab.cli import _with_overrides
 from secureafl.lab.recipes import RECIPES
+from secureafl.settings import read_assignments
 
 
 def test_a_data_set_brings_the_papers_values() -> None:
@@ -74,4 +74,4 @@ def test_a_cells_command_leads_back_to_it(name: str) -> None:
                 overrides.append(value)
             else:
                 given[option.removeprefix("--")] = int(value) if value.isdigit() else value
-        assert CellSettings(**_with_overrides(given, overrides)).cell_id() == cell.cell_id()
+        assert CellSettings(**given | read_assignments(overrides)).cell_id() == cell.cell_id()

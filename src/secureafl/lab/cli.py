@@ -6,7 +6,6 @@ Nothing heavy is imported until a command runs, so `secureafl --help` stays quic
 from __future__ import annotations
 
 import importlib.util
-import json
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,6 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from secureafl.errors import SecureAFLError, SettingsError
+from secureafl.settings import read_assignments
 
 if TYPE_CHECKING:
     from secureafl.lab.cell import CellSettings
@@ -30,10 +30,13 @@ console = Console()
 NEEDED = ("torch", "matplotlib", "ray", "pyarrow", "PIL")
 OUT = Path("results/lab")
 
-Out = Annotated[Path, typer.Option(help="Where results are kept.")]
+Out = Annotated[Path, typer.Option(help="Folder for results.")]
+Source = Annotated[
+    str | None, typer.Option(metavar="FOLDER|hub", help="Where data sets are; SECUREAFL_DATA by default.")
+]
 Set = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Any other setting; defense_settings.percentile=0.6, say."),
+    typer.Option("--set", metavar="KEY=VALUE", help="Any other setting, such as defense_settings.percentile=0.6."),
 ]
 SnapshotRounds = Annotated[int, typer.Option(min=1, help="Rounds between two snapshots to go on from.")]
 
@@ -41,20 +44,25 @@ SnapshotRounds = Annotated[int, typer.Option(min=1, help="Rounds between two sna
 @app.callback()
 def main() -> None:
     """Experiments: attacks, data sets, the paper's tables."""
-    if any(importlib.util.find_spec(package) is None for package in NEEDED):
-        console.print('The laboratory needs a few more packages: pip install "secureafl\\[lab]"', style="red")
-        raise typer.Exit(1)
 
 
 @app.command()
 def run(
-    dataset: Annotated[str, typer.Option(help="Which data set.")] = "fashion-mnist",
-    defense: Annotated[str, typer.Option(help="Who judges.")] = "secureafl",
-    attack: Annotated[str, typer.Option(help="What the malicious clients do.")] = "none",
+    dataset: Annotated[
+        str, typer.Option(help="fashion-mnist, cifar10, cifar100, tiny-imagenet or udacity.")
+    ] = "fashion-mnist",
+    defense: Annotated[str, typer.Option(help="Who judges; `secureafl defenses` lists them.")] = "secureafl",
+    attack: Annotated[
+        str,
+        typer.Option(
+            help="What one client in five does: none, label_flip, sign_flip, gaussian, scaling, dba, pgd, neurotoxin, "
+            "threedfed, min_max, adaptive or hold."
+        ),
+    ] = "none",
     rounds: Annotated[int | None, typer.Option(help="Arrivals; the paper's number by default.")] = None,
     seed: Annotated[int, typer.Option(help="All randomness follows from it.")] = 0,
     architecture: Annotated[str | None, typer.Option(help="The model; the paper's by default.")] = None,
-    source: Annotated[str | None, typer.Option(help="A directory of data sets, or `hub`.")] = None,
+    source: Source = None,
     settings: Set = None,
     snapshot_rounds: SnapshotRounds = 2000,
     record: Annotated[
@@ -69,35 +77,38 @@ def run(
     ] = None,
     out: Out = OUT,
 ) -> None:
-    """Run one experiment; end with a table and a picture."""
+    """Run one experiment; end with a table and a picture.
+
+    For example: `secureafl lab run --attack scaling --rounds 400 --record runs/lab`
+    """
+    _check_packages()
     given: dict[str, Any] = {"rounds": rounds, "architecture": architecture, "source": source}
     chosen = {key: value for key, value in given.items() if value is not None}
-    with _explained():
-        from secureafl.lab.cell import CellSettings
-        from secureafl.lab.experiment import RESULT, RunSettings, read_result
-        from secureafl.lab.figures import draw_cell
-        from secureafl.lab.progress import CellProgress
-        from secureafl.lab.report import cell_table
-        from secureafl.lab.workers import run_cells
-        from secureafl.server.sinks import check_sinks
+    from secureafl.lab.cell import CellSettings
+    from secureafl.lab.experiment import RESULT, RunSettings, read_result
+    from secureafl.lab.figures import draw_cell
+    from secureafl.lab.progress import CellProgress
+    from secureafl.lab.report import cell_table
+    from secureafl.lab.workers import run_cells
+    from secureafl.server.sinks import check_sinks
 
-        check_sinks(sink or ())
-        values = {"dataset": dataset, "defense": defense, "attack": attack, "seed": seed, **chosen}
-        cell = CellSettings(**_with_overrides(values, settings))
-        key, store = cell.cell_id(), out / "cells"
-        if record is not None and (store / key / RESULT).exists():
-            raise SettingsError(f"{out} already holds this experiment: record it with another --out")
-        if sink and (store / key / RESULT).exists():
-            raise SettingsError(f"{out} already holds this experiment: send its figures with another --out")
-        if not (store / key / RESULT).exists():
-            with CellProgress(console, f"{cell.defense} x {cell.attack}", cell.rounds) as progress:
-                place = record.absolute() if record else None
-                options = RunSettings(snapshot_rounds=snapshot_rounds, record=place, sinks=tuple(sink or ()))
-                failures = run_cells({key: cell}, store, jobs=1, run=options, observer=progress)
-            if failures:
-                raise SecureAFLError(failures[key])
-        console.print(cell_table(read_result(store / key)))
-        picture = draw_cell(store / key)
+    check_sinks(sink or ())
+    values = {"dataset": dataset, "defense": defense, "attack": attack, "seed": seed, **chosen}
+    cell = CellSettings(**values | read_assignments(settings or []))
+    key, store = cell.cell_id(), out / "cells"
+    if record is not None and (store / key / RESULT).exists():
+        raise SettingsError(f"{out} already holds this experiment: record it with another --out")
+    if sink and (store / key / RESULT).exists():
+        raise SettingsError(f"{out} already holds this experiment: send its figures with another --out")
+    if not (store / key / RESULT).exists():
+        with CellProgress(console, f"{cell.defense} x {cell.attack}", cell.rounds) as progress:
+            place = record.absolute() if record else None
+            options = RunSettings(snapshot_rounds=snapshot_rounds, record=place, sinks=tuple(sink or ()))
+            failures = run_cells({key: cell}, store, jobs=1, run=options, observer=progress)
+        if failures:
+            raise SecureAFLError(failures[key])
+    console.print(cell_table(read_result(store / key)))
+    picture = draw_cell(store / key)
     console.print(f"Picture: [bold]{picture}[/]", soft_wrap=True, highlight=False)
 
 
@@ -111,42 +122,45 @@ def sweep(
     defense: Annotated[list[str] | None, typer.Option(help="Only this defense; may be repeated.")] = None,
     attack: Annotated[list[str] | None, typer.Option(help="Only this attack; may be repeated.")] = None,
     row: Annotated[list[str] | None, typer.Option(help="Only this row of the table; may be repeated.")] = None,
-    source: Annotated[str | None, typer.Option(help="A directory of data sets, or `hub`.")] = None,
+    source: Source = None,
     settings: Set = None,
     snapshot_rounds: SnapshotRounds = 2000,
     out: Out = OUT,
 ) -> None:
-    """Run all cells of a table. Stopped or killed, the same command goes on where it was."""
-    with _explained():
-        from secureafl.lab.recipes import RECIPES, find_recipe, row_of
+    """Run all cells of the table or figure RECIPE. Stopped or killed, the same command goes on where it was.
 
-        if show or recipe is None:
-            console.print(_overview())
-            return
-        changes = {key: value for key, value in {"rounds": rounds, "source": source}.items() if value is not None}
-        found = find_recipe(recipe)
-        cells = found.cells(range(seeds), **_with_overrides(changes, settings))
+    For example: `secureafl lab sweep main-fashion-mnist --defense secureafl --attack sign_flip`
+    """
+    _check_packages()
+    from secureafl.lab.recipes import RECIPES, find_recipe, row_of
 
-        def wanted(cell: CellSettings) -> bool:
-            rows = (row_of(found, cell.complete()) in row) if row else True
-            return rows and (not defense or cell.defense in defense) and (not attack or cell.attack in attack)
+    if show or recipe is None:
+        console.print(_overview())
+        return
+    changes = {key: value for key, value in {"rounds": rounds, "source": source}.items() if value is not None}
+    found = find_recipe(recipe)
+    cells = found.cells(range(seeds), **changes | read_assignments(settings or []))
 
-        if not any(map(wanted, cells)):
-            raise SettingsError(f"no cell of {recipe!r} is left; it has {len(RECIPES[recipe].cells())}")
-        from secureafl.lab.experiment import RunSettings
-        from secureafl.lab.report import sweep_table
-        from secureafl.lab.sweep import run_sweep
+    def wanted(cell: CellSettings) -> bool:
+        rows = (row_of(found, cell.complete()) in row) if row else True
+        return rows and (not defense or cell.defense in defense) and (not attack or cell.attack in attack)
 
-        results = run_sweep(
-            recipe,
-            cells,
-            out,
-            jobs=jobs,
-            run=RunSettings(snapshot_rounds=snapshot_rounds),
-            console=console,
-            wanted=wanted,
-        )
-        console.print(sweep_table(recipe, results))
+    if not any(map(wanted, cells)):
+        raise SettingsError(f"no cell of {recipe!r} is left; it has {len(RECIPES[recipe].cells())}")
+    from secureafl.lab.experiment import RunSettings
+    from secureafl.lab.report import sweep_table
+    from secureafl.lab.sweep import run_sweep
+
+    results = run_sweep(
+        recipe,
+        cells,
+        out,
+        jobs=jobs,
+        run=RunSettings(snapshot_rounds=snapshot_rounds),
+        console=console,
+        wanted=wanted,
+    )
+    console.print(sweep_table(recipe, results))
     console.print(f"A report with figures: [bold]secureafl lab report {recipe} --out {out}[/]", soft_wrap=True)
 
 
@@ -155,40 +169,19 @@ def report(
     recipe: Annotated[str, typer.Argument(help="A table or figure that was swept before, finished or not.")],
     out: Out = OUT,
 ) -> None:
-    """Draw a self-contained HTML page and its figures as PNG and PDF."""
-    with _explained():
-        from secureafl.lab.report import write_report
+    """Draw what was swept of RECIPE, finished or not: a self-contained HTML page, and its figures as PNG and PDF."""
+    _check_packages()
+    from secureafl.lab.report import write_report
 
-        page = write_report(out, recipe)
+    page = write_report(out, recipe)
     console.print(f"Report: [bold]{page}[/]", soft_wrap=True, highlight=False)
 
 
-class _explained:  # noqa: N801 (reads as a phrase: `with _explained():`)
-    """An operator's fault ends the command with its one line, not with a traceback."""
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, SecureAFLError):
-            console.print(str(error), style="red", markup=False, soft_wrap=True)
-            raise typer.Exit(2) from None
-
-
-def _with_overrides(values: dict[str, Any], overrides: list[str] | None) -> dict[str, Any]:
-    """The settings, with `key=value` and `part.key=value` read as JSON where they are JSON and as text where not."""
-    merged = dict(values)
-    for override in overrides or []:
-        path, equals, text = override.partition("=")
-        if not equals:
-            raise SettingsError(f"--set {override!r}: write KEY=VALUE")
-        try:
-            value = json.loads(text)
-        except json.JSONDecodeError:
-            value = text
-        part, dot, key = path.partition(".")
-        merged[part] = {**merged.get(part, {}), key: value} if dot else value
-    return merged
+def _check_packages() -> None:
+    """What is missing is said at once, not after hours."""
+    for package in NEEDED:
+        if importlib.util.find_spec(package) is None:
+            raise ModuleNotFoundError(f"No module named {package!r}", name=package)
 
 
 def _overview() -> Table:

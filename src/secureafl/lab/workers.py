@@ -55,7 +55,6 @@ def work(cell: str, store: str, run: str) -> str | None:
     _end_with_parent()
     settings = CellSettings.model_validate_json(cell)
     directory = Path(store) / settings.cell_id()
-    directory.mkdir(parents=True, exist_ok=True)
     reported = -REPORT_SECONDS
 
     def report(status: Status) -> None:
@@ -69,9 +68,12 @@ def work(cell: str, store: str, run: str) -> str | None:
             beside.rename(directory / PROGRESS)
 
     try:
+        directory.mkdir(parents=True, exist_ok=True)
         run_cell(settings, Path(store), report, RunSettings.model_validate_json(run))
     except SecureAFLError as error:
         return str(error)
+    except OSError as error:
+        return f"{error.strerror}: {error.filename}" if error.filename else str(error)
     finally:
         (directory / PROGRESS).unlink(missing_ok=True)
     return None
