@@ -13,9 +13,10 @@ from tests.end_to_end.child_processes import HOST, free_port
 from tests.scrapes import scrape
 
 from secureafl import Layout, Machine, Reason
+from secureafl.errors import SettingsError
 from secureafl.server import Federation, FederationSettings
 from secureafl.server.journal import Event
-from secureafl.server.metrics import DISK_METRICS, METRICS, MetricsServer, PortError
+from secureafl.server.metrics import DISK_METRICS, METRICS, MetricsServer
 
 LAYOUT = Layout.of({"w": np.zeros(2, np.float32)})
 
@@ -125,7 +126,7 @@ def test_a_busy_port_is_one_line_that_says_what_to_do() -> None:
         other.bind((HOST, 0))
         other.listen()
         port = other.getsockname()[1]
-        with pytest.raises(PortError, match=f"{HOST}:{port}.*set another metrics-port") as raised:
+        with pytest.raises(SettingsError, match=f"{HOST}:{port}.*set another metrics-port") as raised:
             MetricsServer(run.figures, host=HOST, port=port, run_dir=None)
     assert "\n" not in str(raised.value)
     run.close()

@@ -45,13 +45,13 @@ def reporting(federation: Federation, settings: EngineSettings, console: Console
 def _serve_metrics(
     federation: Federation, settings: EngineSettings, say: Callable[[str], None], stack: contextlib.ExitStack
 ) -> None:
-    from secureafl.server.metrics import MetricsServer, PortError
+    from secureafl.server.metrics import MetricsServer
 
     try:
         server = MetricsServer(
             federation.figures, host=settings.metrics_host, port=settings.metrics_port, run_dir=settings.run_dir
         )
-    except PortError as error:
+    except SettingsError as error:
         say(str(error))
         return
     stack.callback(server.close)

@@ -17,7 +17,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.registry import Collector
 
-from secureafl.errors import SecureAFLError
+from secureafl.errors import SettingsError
 from secureafl.server.figures import Figures, Histogram, Reading
 from secureafl.server.journal import Event
 
@@ -203,10 +203,6 @@ def _disk(run_dir: Path | None) -> dict[str, float]:
         return {}
 
 
-class PortError(SecureAFLError):
-    """Nobody can be served on this address."""
-
-
 class MetricsServer:
     """Answers scrapes on threads of its own until it is closed."""
 
@@ -217,7 +213,7 @@ class MetricsServer:
         try:
             self._server, self._thread = start_http_server(port, host, registry)
         except OSError as error:
-            raise PortError(
+            raise SettingsError(
                 f"no metrics: cannot listen on {host}:{port} ({error.strerror or error}). The run goes on without; to "
                 "have metrics, free that port or set another metrics-port, and resume the run"
             ) from None
