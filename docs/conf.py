@@ -5,8 +5,11 @@ import sys
 from importlib import metadata
 from pathlib import Path
 
+from docutils import nodes
+from docutils.utils.math.latex2mathml import tex2mathml
 from sphinx.application import Sphinx
 from sphinx.environment import BuildEnvironment
+from sphinx.writers.html5 import HTML5Translator
 
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE / "_extensions"), str(HERE.parent / "src")]
@@ -22,7 +25,7 @@ try:
 except metadata.PackageNotFoundError:  # the pages can be built without installing the package
     release = ""
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.mathjax"]
+extensions = ["myst_parser", "sphinx.ext.autodoc"]
 source_suffix = {".md": "markdown"}
 exclude_patterns = ["_build"]
 nitpicky = True
@@ -38,6 +41,7 @@ ALIASES = ("Vector", "Array", "NamedArrays", "StateDict", "Images", "Labels", "R
 autodoc_type_aliases = {name: name for name in ALIASES}
 autodoc_preserve_defaults = True
 
+html_math_renderer = "mathml"  # browsers draw it by themselves; no script from elsewhere
 html_theme = "furo"
 html_title = f"SecureAFL {release}".strip()
 
@@ -69,8 +73,19 @@ def _skip(app: Sphinx, what: str, name: str, obj: object, skip: bool, options: o
     return True if (getattr(obj, "__doc__", None) or "").startswith("Alias for field number") else None
 
 
+def _inline(writer: HTML5Translator, node: nodes.math) -> None:
+    writer.body.append(tex2mathml(node.astext()))
+    raise nodes.SkipNode
+
+
+def _display(writer: HTML5Translator, node: nodes.math_block) -> None:
+    writer.body.append(f'<div style="padding: 0.5em 0">{tex2mathml(node.astext(), as_block=True)}</div>')
+    raise nodes.SkipNode
+
+
 def setup(app: Sphinx) -> None:
     """Called by Sphinx."""
+    app.add_html_math_renderer("mathml", inline_renderers=(_inline, None), block_renderers=(_display, None))
     app.connect("source-read", _fill)
     app.connect("env-get-outdated", _always)
     app.connect("autodoc-process-docstring", _plain)

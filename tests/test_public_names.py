@@ -49,7 +49,7 @@ def test_every_public_name_exists() -> None:
 
 def constants() -> dict[str, str]:
     """Every module's constants and aliases with the text below them."""
-    found = {}
+    found: dict[str, str] = {}
     for path in Path(*secureafl.__path__).rglob("*.py"):
         body = ast.parse(path.read_text()).body
         for statement, below in pairwise(body):
