@@ -1,6 +1,7 @@
 """The generated pages hold everything the code has, and the hand-written list of verdicts too."""
 
 import importlib.util
+import json
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -67,6 +68,24 @@ def test_a_page_is_filled_where_it_asks(generated: ModuleType) -> None:
     filled = generated.fill("# Title\n\n% generated: commands\n\nThe end.\n")
     assert filled.startswith("# Title\n\n## `secureafl`\n")
     assert filled.endswith("\n\nThe end.\n")
+
+
+@pytest.mark.slow
+def test_the_scale_page_shows_what_the_benchmark_measures(
+    generated: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(generated, "ROOT", tmp_path)
+    assert "Not measured yet" in generated.scale()
+    monkeypatch.syspath_prepend(str(DOCS.parent / "benchmarks"))
+    row = importlib.import_module("scale").measure(4, 2000, 1)
+    assert row["bytes"] >= 4 * 2000 * 8
+    found = {"command": "python benchmarks/scale.py", "seed": 0, "commit": "abc", "threads": 2}
+    (tmp_path / "results").mkdir()
+    (tmp_path / "results" / "scale.json").write_text(
+        json.dumps({**found, "results": {"clients": [row], "parameters": [row]}})
+    )
+    assert "| 4 | 2,000 |" in generated.scale()
+    assert "`python benchmarks/scale.py`, seed 0, commit abc, 2 threads." in generated.scale()
 
 
 def test_plain_docstrings_become_restructured_text() -> None:
