@@ -1,4 +1,4 @@
-"""What the measurements share: interleaved timing, and results with where they came from."""
+"""What the measurements share: the read limit, interleaved timing, and results with where they came from."""
 
 from __future__ import annotations
 
@@ -14,8 +14,29 @@ from typing import Any
 
 import numba
 import numpy as np
+from numba import njit, prange
+
+from secureafl.kernels import simd
 
 ROOT = Path(__file__).parent.parent
+
+
+@njit(parallel=True)
+def read_once(at, block_bytes, chunk_bytes, num_blocks):  # type: ignore[no-untyped-def]
+    """Add up all rows of all clients: what any pass has to do at least."""
+    parts = 64
+    out = np.zeros((parts, 8))
+    for part in prange(parts):
+        zero = simd.splat(np.float32(0))
+        a, b, c, d = zero, zero, zero, zero
+        for block in range(num_blocks * part // parts, num_blocks * (part + 1) // parts):
+            for k in range(len(at)):
+                first = at[k] + block * block_bytes
+                for place in range(first, first + chunk_bytes, 256):
+                    a, b = simd.add(a, simd.load(place)), simd.add(b, simd.load(place + 64))
+                    c, d = simd.add(c, simd.load(place + 128)), simd.add(d, simd.load(place + 192))
+        simd.add_wide(out[part].ctypes.data, simd.add(simd.add(a, b), simd.add(c, d)))
+    return out.sum()
 
 
 def interleaved(tasks: Mapping[str, Callable[[], object]], repeats: Mapping[str, int] | int) -> dict[str, float]:

@@ -17,37 +17,17 @@ from typing import Any
 
 import numpy as np
 import torch
-from _common import interleaved, write
-from numba import njit, prange
+from _common import interleaved, read_once, write
 from rich.console import Console
 from rich.table import Table
 
 from secureafl import ClientId, Model, SecureAFL, SecureAFLSettings, Update, kernels
-from secureafl.kernels import simd
 from secureafl.kernels.threads import spread
 
 SEED = 0
 SERVER_LR = 0.01
 SIZES = [(50, 139_960), (100, 139_960), (300, 139_960), (50, 500_000), (50, 1_000_000)]
 MEDIAN_SIZES = [(50, 139_960), (300, 139_960)]
-
-
-@njit(parallel=True)
-def read_once(at, block_bytes, chunk_bytes, num_blocks):  # type: ignore[no-untyped-def]
-    """Add up all rows of all clients: what any pass has to do at least."""
-    parts = 64
-    out = np.zeros((parts, 8))
-    for part in prange(parts):
-        zero = simd.splat(np.float32(0))
-        a, b, c, d = zero, zero, zero, zero
-        for block in range(num_blocks * part // parts, num_blocks * (part + 1) // parts):
-            for k in range(len(at)):
-                first = at[k] + block * block_bytes
-                for place in range(first, first + chunk_bytes, 256):
-                    a, b = simd.add(a, simd.load(place)), simd.add(b, simd.load(place + 64))
-                    c, d = simd.add(c, simd.load(place + 128)), simd.add(d, simd.load(place + 192))
-        simd.add_wide(out[part].ctypes.data, simd.add(simd.add(a, b), simd.add(c, d)))
-    return out.sum()
 
 
 class Federation:
@@ -84,7 +64,7 @@ class Federation:
         """What the other versions do: weights from small matrices, estimates, median, the model's move."""
         gaps = self.defense.gaps
         products = gaps.at(self.params)
-        self.defense._direction(ClientId(0), self.noise[1], self.params)
+        self.defense._direction(ClientId(0), self.noise[1], None, self.params)
         gaps._params, gaps._products, gaps._age = self.params, products, 0  # stay here
 
 

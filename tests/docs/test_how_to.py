@@ -1,10 +1,12 @@
 """The how-tos' examples, as they stand on the pages."""
 
 import re
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.docs.pages import follow
 from tests.lab.tiny import tiny_cell, write_tiny_fashion
 
 from secureafl.defenses import DEFENSES
@@ -59,3 +61,19 @@ def test_add_a_data_set(source: Path, tmp_path: Path, monkeypatch: pytest.Monkey
         defense="asyncsgd", server_lr=0.03, partition="iid", evaluate_every=100,
     )  # fmt: skip
     assert run_cell(cell, tmp_path / "out")["final"]["ter"] < 0.2
+
+
+@pytest.mark.end_to_end
+def test_resume(tmp_path: Path) -> None:
+    follow(PAGES / "resume.md", tmp_path)
+
+
+@pytest.mark.end_to_end
+def test_deploy_makes_certificates_and_keys_that_fit(tmp_path: Path) -> None:
+    outputs = follow(PAGES / "deploy.md", tmp_path)
+    here = tmp_path / "here"
+    verify = ["openssl", "verify", "-CAfile", "ca.crt", "-verify_hostname", "fl.example.org", "server.pem"]
+    assert subprocess.run(verify, cwd=here, capture_output=True, text=True).stdout == "server.pem: OK\n"
+    assert (here / "node.key.pub").read_text().startswith("ecdsa-sha2-nistp384 ")
+    assert (here / "signing.pem").exists()
+    assert len(outputs[-1].strip()) == 44  # base64 of 32 bytes

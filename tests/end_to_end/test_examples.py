@@ -65,13 +65,6 @@ def test_bring_your_own_keeps_client_and_task_byte_for_byte() -> None:
 
 
 @pytest.mark.end_to_end
-def test_bring_your_own_in_simulation_before_and_after(tmp_path: Path) -> None:
-    with Simulation(tmp_path / "flower") as engine:
-        for side in ("before", "after"):
-            engine.run(EXAMPLES / "bring-your-own" / side, {}, num_supernodes=10, timeout=300.0)
-
-
-@pytest.mark.end_to_end
 def test_bring_your_own_in_deployment(tmp_path: Path) -> None:
     config: Config = {"secureafl.min-nodes": 2, "secureafl.stop-after-updates": 6}
     with Deployment(tmp_path / "flower") as engine:

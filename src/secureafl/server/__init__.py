@@ -3,6 +3,7 @@
 from secureafl.server.config import FederationSettings
 from secureafl.server.federation import Assignment, Federation, Result, Status
 from secureafl.server.machine import Machine, MachineSettings, Ticket
+from secureafl.server.run import Run
 
 __all__ = [
     "Assignment",
@@ -11,6 +12,7 @@ __all__ = [
     "Machine",
     "MachineSettings",
     "Result",
+    "Run",
     "Status",
     "Ticket",
 ]

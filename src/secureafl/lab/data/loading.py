@@ -29,6 +29,7 @@ ENVIRONMENT_VARIABLE = "SECUREAFL_DATA"
 HUB = "hub"
 
 LabelKind: TypeAlias = Literal["fine", "coarse"]
+"""CIFAR-100 alone has both: its 100 classes, and their 20 groups."""
 
 
 @dataclass(frozen=True, eq=False)

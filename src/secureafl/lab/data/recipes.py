@@ -82,3 +82,4 @@ DATASETS: Mapping[str, Recipe] = {
         "https://d17h27t6h515a5.cloudfront.net/topher/2016/December/584f6edd_data/data.zip)",
     ),
 }
+"""Every data set by name."""

@@ -21,7 +21,9 @@ NUM_QUADRANTS = 4
 
 @dataclass(frozen=True, eq=False)
 class Trigger:
-    """values  (C, 4, 4) float32 in [0, 1)
+    """A small mark in an image's corner.
+
+    values  (C, 4, 4) float32 in [0, 1)
     mask    (4, 4) which of them are written; all of them, except in a `quadrant`
     """
 

@@ -1,0 +1,109 @@
+"""The generated pages hold everything the code has, and the hand-written list of verdicts too."""
+
+import importlib.util
+import json
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import typer.main
+
+from secureafl import cli
+from secureafl.server.journal import Event
+from secureafl.settings import Settings
+from secureafl.types import Reason
+
+DOCS = Path(__file__).parents[2] / "docs"
+FEWEST_WORDS = 3
+
+
+def extension(name: str) -> ModuleType:
+    """One of the modules that the documentation is built with."""
+    spec = importlib.util.spec_from_file_location(name, DOCS / "_extensions" / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def generated(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.setitem(sys.modules, "docstrings", extension("docstrings"))
+    return extension("generated")
+
+
+def test_every_setting_is_on_the_page_with_its_meaning(generated: ModuleType) -> None:
+    text = generated.settings()
+    classes: list[type[Settings]] = generated.settings_classes()
+    assert {"SecureAFLSettings", "FlowerSettings", "NVFlareSettings", "CellSettings"} <= {c.__name__ for c in classes}
+    for found in classes:
+        assert f"### {found.__name__}\n" in text
+        for name, field in found.model_fields.items():
+            assert f"| `{name}` |" in text
+            assert len((field.description or "").split()) >= FEWEST_WORDS, f"{found.__name__}.{name} says nothing"
+
+
+def test_every_command_is_on_the_page_with_its_options(generated: ModuleType) -> None:
+    text = generated.commands()
+    for path in ("secureafl audit", "secureafl lab sweep"):
+        assert f"# `{path}`\n" in text
+    root = typer.main.get_command(cli.app)
+    for command in root.commands.values():  # type: ignore[attr-defined]
+        for parameter in command.params:
+            shown = parameter.opts[0] if parameter.param_type_name == "option" else parameter.human_readable_name
+            row = next(line for line in text.splitlines() if f"`{shown}`" in line and line.startswith("|"))
+            assert row.split("|")[-2].strip(), f"{command.name} {shown} says nothing"
+
+
+def test_every_public_name_is_on_the_page_once(generated: ModuleType) -> None:
+    text = generated.interface()
+    assert text.count(".. autoclass:: secureafl.Machine\n") == 1
+    assert ".. autofunction:: secureafl.engines.flower.server_app\n" in text
+    assert "secureafl.server.Machine\n" not in text
+
+
+def test_a_page_is_filled_where_it_asks(generated: ModuleType) -> None:
+    filled = generated.fill("# Title\n\n% generated: commands\n\nThe end.\n")
+    assert filled.startswith("# Title\n\n## `secureafl`\n")
+    assert filled.endswith("\n\nThe end.\n")
+
+
+@pytest.mark.slow
+def test_the_scale_page_shows_what_the_benchmark_measures(
+    generated: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(generated, "ROOT", tmp_path)
+    assert "Not measured yet" in generated.scale()
+    monkeypatch.syspath_prepend(str(DOCS.parent / "benchmarks"))
+    row = importlib.import_module("scale").measure(4, 2000, 1)
+    assert row["bytes"] >= 4 * 2000 * 8
+    found = {"command": "python benchmarks/scale.py", "seed": 0, "commit": "abc", "threads": 2}
+    (tmp_path / "results").mkdir()
+    (tmp_path / "results" / "scale.json").write_text(
+        json.dumps({**found, "results": {"clients": [row], "parameters": [row]}})
+    )
+    assert "| 4 | 2,000 |" in generated.scale()
+    assert "`python benchmarks/scale.py`, seed 0, commit abc, 2 threads." in generated.scale()
+
+
+def test_plain_docstrings_become_restructured_text() -> None:
+    to_rst = extension("docstrings").to_rst
+    assert to_rst("Where |g - g_ref| is *small*, `x_` too.") == [r"Where \|g - g\_ref\| is *small*, ``x_`` too.", ""]
+    assert to_rst("Two.\n\n    as = it is") == ["Two.", "", "::", "", "    as = it is", ""]
+    assert to_rst("one  first\ntwo  second,\n     on") == [
+        "``one``",
+        "    first",
+        "``two``",
+        "    second,",
+        "    on",
+        "",
+    ]
+    assert to_rst("") == []
+
+
+def test_every_reason_and_event_is_explained() -> None:
+    text = (DOCS / "reference" / "verdicts.md").read_text()
+    for word in (*Reason, *Event):
+        assert f"`{word}`" in text
