@@ -86,7 +86,7 @@ def test_replay_compares_two_defenses(tmp_path: Path) -> None:
     record(tmp_path / "run", 60).journal.close()
     result = runner.invoke(app, ["replay", str(tmp_path / "run"), "--defense", "kardam", "--set", "dampening=none"])
     assert result.exit_code == 0, result.output
-    assert "secureafl then, kardam now" in result.output.replace("\n", " ")
+    assert "secureafl then, kardam now" in " ".join(result.output.split())
     assert "The two models ended" in result.output
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PAGES = ["CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md", *map(str, (ROOT / "examples").rglob("*.md"))]
+PAGES = ["README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md", *map(str, (ROOT / "examples").rglob("*.md"))]
 
 
 @pytest.mark.parametrize("page", [(ROOT / page).relative_to(ROOT) for page in PAGES], ids=str)

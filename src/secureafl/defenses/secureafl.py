@@ -95,8 +95,8 @@ class SecureAFLSettings(Settings):
     trim: float = Field(0.2, ge=0.0, lt=0.5)
     """Share cut from each end by `trimmed_mean`. [A]"""
     history_dtype: Literal["float32", "float16"] = "float32"
-    """How history is kept; float16, with a scale per row, takes two thirds of the memory and is read in half the time.
-    [A]"""
+    """How history is kept. float16, with a scale per row, is read in half the time; exact references stay beside it, so
+    that memory is saved only where pairs are kept (`correction`). [A]"""
     refresh_interval: int = Field(512, ge=1)
     """Steps after which inner products that are carried along are computed exactly again. [A]"""
     threads: int | None = Field(None, ge=1)

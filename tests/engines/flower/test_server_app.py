@@ -89,7 +89,9 @@ def test_a_stalled_upload_blocks_only_its_node(tmp_path: Path) -> None:
 
 def test_one_worker_pool_serves_a_thousand_nodes_in_turn(tmp_path: Path) -> None:
     grid = FakeGrid({node: trainer(1.0) for node in range(1, 1001)})
-    result, rows = federate(grid, tmp_path, stop_after_updates=1500, defense="asyncsgd", max_in_flight=50)
+    result, rows = federate(
+        grid, tmp_path, stop_after_updates=1500, stop_after_seconds=300.0, defense="asyncsgd", max_in_flight=50
+    )
     assert result.version == 1500
     assert grid.most_open <= 50
     assert len({row.client for row in rows if row.event is Event.ARRIVAL}) >= 999  # everyone had a turn
