@@ -8,7 +8,7 @@ import pytest
 
 from secureafl import kernels
 from secureafl.kernels import fused, reference, tile_plain, tile_simd
-from secureafl.storage import BASE, Precision, Storage
+from secureafl.storage import BASE, DELTA, Precision, Storage
 from secureafl.types import Vector
 
 NUM_ROWS = 8
@@ -80,10 +80,33 @@ def test_bits_do_not_depend_on_the_number_of_threads() -> None:
         np.testing.assert_array_equal(one, other)
 
 
+def pairs(storage: Storage, num_votes: int) -> kernels.Step:
+    """A step over pairs of the last updates alone, one vote silent if there is one more client than votes."""
+    n, rng = len(storage), np.random.default_rng(7)
+    weights = np.zeros((n, NUM_ROWS))
+    weights[:, DELTA] = 1.0
+    rule, silent = kernels.Rule.median(-(-num_votes // 2)), np.arange(n) >= num_votes
+    params, order = np.zeros(storage.dim, np.float32), rng.permutation(num_votes)
+    return kernels.fused_step(
+        storage.chunks, weights, params, n, None, rule, 0.1, silent=silent, follow=False, order=order, bucket=2
+    )
+
+
+@pytest.mark.parametrize("precision", ["float32", "float16"])
+@pytest.mark.parametrize("num_votes", [1, 2, 12, 13, 131])
+def test_pairs_of_updates_are_averaged_exactly_up_to_one_rounding(num_votes: int, precision: Precision) -> None:
+    storage, values = make(num_votes + 1, 200, precision)
+    votes = np.empty((num_votes, 200))
+    votes[np.random.default_rng(7).permutation(num_votes)] = values[:num_votes, DELTA]
+    means = np.array([votes[first : first + 2].mean(axis=0) for first in range(0, num_votes, 2)], np.float32)
+    expected = np.float32(reference.coordinate_median(means))
+    np.testing.assert_array_equal(pairs(storage, num_votes).direction, expected)
+
+
 @pytest.mark.parametrize("precision", ["float32", "float16"])
 def test_plain_loops_do_the_same_as_explicit_vectors(precision: Precision, monkeypatch: pytest.MonkeyPatch) -> None:
     few, many = make(12, 200, precision)[0], make(131, 200, precision)[0]
-    names = ("accumulate", "combine", "exchange", "prefetch", "select_middle")
+    names = ("accumulate", "average_pairs", "combine", "exchange", "prefetch", "select_middle")
     steps = []
     for tiles in (tile_simd, tile_plain):
         scope = {**fused.__dict__, **{name: getattr(tiles, name) for name in names}}
@@ -91,6 +114,7 @@ def test_plain_loops_do_the_same_as_explicit_vectors(precision: Precision, monke
         kernel = FunctionType(fused._fused_step.py_func.__code__, scope)
         monkeypatch.setattr(fused, "_fused_step", numba.njit(error_model="numpy")(kernel))
         steps.append([*run(few, 2, True, kernels.Rule.median(12)), *run(many, 2, True, kernels.Rule.median(131))])
+        steps[-1] += [pairs(few, 12).direction, pairs(many, 131).direction]
         monkeypatch.undo()
     for one, other in zip(*steps, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)

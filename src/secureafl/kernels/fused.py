@@ -20,7 +20,7 @@ from secureafl.kernels.chunks import Chunks, Float
 from secureafl.kernels.order_statistics import LINE, MAX_NETWORK, Rule, average, line_up, tile_pitch
 from secureafl.kernels.simd import BLOCK, add_products
 from secureafl.kernels.threads import spread
-from secureafl.kernels.tiles import accumulate, combine, exchange, prefetch, select_middle
+from secureafl.kernels.tiles import accumulate, average_pairs, combine, exchange, prefetch, select_middle
 from secureafl.types import Vector
 
 NUM_GROUPS = 32
@@ -81,6 +81,8 @@ def fused_step(
     width = tile_width(n)
     num_groups = max(1, min(NUM_GROUPS, -(-d // width)))
     products, squares = np.empty((num_groups, *weights.shape), np.float64), np.empty(num_groups, np.float64)
+    updates_alone = not follow and not weights[:, 1:].any()
+    needed_bytes = chunks.chunk_bytes // weights.shape[1] if updates_alone else chunks.chunk_bytes
     spread(d * (weights.size + 1), chunks.threads)
     _fused_step(
         chunks,
@@ -95,6 +97,7 @@ def fused_step(
         np.float32(server_lr),
         NOTHING if lead is None else lead,
         follow,
+        needed_bytes,
         width,
         direction,
         ahead,
@@ -112,12 +115,12 @@ def tile_width(num_clients: int) -> int:
 
 
 @njit(error_model="numpy")
-def _prefetch(chunks, first, last, block, num_blocks):  # type: ignore[no-untyped-def]
-    for k in range(first, last):
-        for part in range(num_blocks):
-            at = chunks.at[k] + (block + part) * chunks.block_bytes
-            for offset in range(0, chunks.chunk_bytes, LINE):
-                prefetch(at + offset)
+def _prefetch(chunks, k, num_bytes, block, num_blocks):  # type: ignore[no-untyped-def]
+    """Fetch the first bytes of a client's next chunks."""
+    for part in range(num_blocks):
+        at = chunks.at[k] + (block + part) * chunks.block_bytes
+        for offset in range(0, num_bytes, LINE):
+            prefetch(at + offset)
 
 
 @njit(parallel=True, cache=True, nogil=True, error_model="numpy")
@@ -134,6 +137,7 @@ def _fused_step(  # type: ignore[no-untyped-def]
     server_lr,
     lead,
     follow,
+    needed_bytes,
     width,
     direction,
     ahead,
@@ -178,7 +182,9 @@ def _fused_step(  # type: ignore[no-untyped-def]
             if len(received):
                 for x in range(used):
                     tile[received_place, x] = received[first + x]
-            if bucket > 1:
+            if bucket == 2:
+                average_pairs(tile_at, row_bytes, votes)
+            elif bucket > 1:
                 for b in range(num_buckets):
                     average(tile, b * bucket, min((b + 1) * bucket, votes), wide, tile[b])
             next_blocks = min(parts, num_blocks - (t + 1) * parts) if t + 1 < last_tile else 0
@@ -201,7 +207,7 @@ def _fused_step(  # type: ignore[no-untyped-def]
                 moved_part = moved_at + part * 4 * BLOCK
                 add_products(squared.ctypes.data, moved_part, moved_part)
             for k in range(n):
-                _prefetch(chunks, k, k + 1, (t + 1) * parts, next_blocks)
+                _prefetch(chunks, k, needed_bytes, (t + 1) * parts, next_blocks)
                 if follow:
                     accumulate(
                         chunks.at[k] + t * parts * chunks.block_bytes,

@@ -14,8 +14,10 @@ F32, F64 = np.float32(0), np.float64(0)
 @njit(error_model="numpy")
 def combine(chunk_at, kind, weights, base_scale, here_at, out_at):  # type: ignore[no-untyped-def]
     here, out = array_at(here_at, BLOCK, F32), array_at(out_at, BLOCK, F32)
-    for x in range(BLOCK):
-        out[x] = weights[1] * (here[x] - base_scale * stored(chunk_at, BLOCK + x, kind))
+    out[:] = 0.0
+    if weights[1] != 0:
+        for x in range(BLOCK):
+            out[x] = weights[1] * (here[x] - base_scale * stored(chunk_at, BLOCK + x, kind))
     for j in range(len(weights)):
         if j != 1:
             for x in range(BLOCK):
@@ -35,6 +37,19 @@ def accumulate(chunk_at, stride, parts, kind, num_rows, base_scale, here_at, mov
                 if j == 1:
                     value = here[part * BLOCK + x] - base_scale * value
                 sums[8 * j + x % 8] += moved[part * BLOCK + x] * value
+
+
+@njit(error_model="numpy")
+def average_pairs(tile_at, row_bytes, num_rows):  # type: ignore[no-untyped-def]
+    width = row_bytes // 4
+    for b in range((num_rows + 1) // 2):
+        one, out = array_at(tile_at + 2 * b * row_bytes, width, F32), array_at(tile_at + b * row_bytes, width, F32)
+        if 2 * b + 1 < num_rows:
+            other = array_at(tile_at + (2 * b + 1) * row_bytes, width, F32)
+            for x in range(width):
+                out[x] = np.float32(0.5) * (one[x] + other[x])
+        else:
+            out[:] = one
 
 
 @njit(error_model="numpy")

@@ -36,12 +36,17 @@ prefetch = simd.prefetch
 
 @njit(error_model="numpy")
 def combine(chunk_at, kind, weights, base_scale, here_at, out_at):  # type: ignore[no-untyped-def]
-    """out = w_0 g + w_1 (here - base_scale base) + sum of w_j row_j over one chunk; NaN becomes +inf."""
-    weight, scale = splat(weights[1]), splat(-base_scale)
-    a = mul(weight, fma(scale, load_stored(chunk_at, 4, kind), load(here_at)))
-    b = mul(weight, fma(scale, load_stored(chunk_at, 5, kind), load(here_at + V)))
-    c = mul(weight, fma(scale, load_stored(chunk_at, 6, kind), load(here_at + 2 * V)))
-    d = mul(weight, fma(scale, load_stored(chunk_at, 7, kind), load(here_at + 3 * V)))
+    """out = w_0 g + w_1 (here - base_scale base) + sum of w_j row_j over one chunk; NaN becomes +inf.
+
+    Where w_1 is 0, the base model is not read.
+    """
+    a = b = c = d = splat(np.float32(0))
+    if weights[1] != 0:
+        weight, scale = splat(weights[1]), splat(-base_scale)
+        a = mul(weight, fma(scale, load_stored(chunk_at, 4, kind), load(here_at)))
+        b = mul(weight, fma(scale, load_stored(chunk_at, 5, kind), load(here_at + V)))
+        c = mul(weight, fma(scale, load_stored(chunk_at, 6, kind), load(here_at + 2 * V)))
+        d = mul(weight, fma(scale, load_stored(chunk_at, 7, kind), load(here_at + 3 * V)))
     for j in range(len(weights)):
         if j != 1:
             weight = splat(weights[j])
@@ -80,6 +85,19 @@ def accumulate(chunk_at, stride, parts, kind, num_rows, base_scale, here_at, mov
                 low = fma(load(moved + 2 * V), load_stored(at, 4 * j + 2, kind), low)
                 high = fma(load(moved + 3 * V), load_stored(at, 4 * j + 3, kind), high)
             add_wide(sums_at + j * V, add(low, high))
+
+
+@njit(error_model="numpy")
+def average_pairs(tile_at, row_bytes, num_rows):  # type: ignore[no-untyped-def]
+    """Row b = the mean of rows 2b and 2b + 1; a last row without a partner stays as it is. Exact up to one rounding."""
+    half = splat(np.float32(0.5))
+    for b in range((num_rows + 1) // 2):
+        first = tile_at + 2 * b * row_bytes
+        for offset in range(0, row_bytes, V):
+            value = load(first + offset)
+            if 2 * b + 1 < num_rows:
+                value = mul(half, add(value, load(first + row_bytes + offset)))
+            store(tile_at + b * row_bytes + offset, value)
 
 
 @njit(error_model="numpy")

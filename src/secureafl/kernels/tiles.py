@@ -16,7 +16,8 @@ def _best() -> ModuleType:
 
 
 _tiles = _best()
-accumulate, combine, exchange = _tiles.accumulate, _tiles.combine, _tiles.exchange
+accumulate, average_pairs, combine = _tiles.accumulate, _tiles.average_pairs, _tiles.combine
+exchange = _tiles.exchange
 prefetch, select_middle = _tiles.prefetch, _tiles.select_middle
 
-__all__ = ["accumulate", "combine", "exchange", "prefetch", "select_middle"]
+__all__ = ["accumulate", "average_pairs", "combine", "exchange", "prefetch", "select_middle"]
