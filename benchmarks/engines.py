@@ -144,14 +144,14 @@ def table(results: dict[str, dict[str, Any]], dim: int) -> Table:
 def draw(results: dict[str, dict[str, dict[str, Any]]], path: Path) -> None:
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(8, 3.2), layout="constrained")
+    figure = Figure(figsize=(8, 3.6), layout="constrained")
     for axes, (dim, engines) in zip(figure.subplots(1, len(results), sharey=True), results.items(), strict=True):
         for offset, step in enumerate(STEPS):
             rates = [result["updates_per_second"][step] for result in engines.values()]
             axes.barh([place + 0.4 * offset for place in range(len(rates))], rates, height=0.4, label=step)
         axes.set(title=f"{dim} parameters", xlabel="updates per second", xscale="log")
         axes.set_yticks([place + 0.2 for place in range(len(engines))], list(engines))
-    axes.legend()
+    figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=len(STEPS))
     figure.savefig(path, dpi=150)
 
 

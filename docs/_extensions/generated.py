@@ -258,8 +258,35 @@ def scale() -> str:
     for title, key in (("With the number of clients", "clients"), ("With the size of the model", "parameters")):
         rows = [_scale_row(row) for row in found["results"][key]]
         sections += [f"**{title}**", "", table(columns, rows), ""]
-    origin = f"`{found['command']}`, seed {found['seed']}, commit {found['commit']}, {found['threads']} threads."
-    return "\n".join([*sections, origin])
+    return "\n".join([*sections, _origin(found)])
+
+
+def engines() -> str:
+    """The tables of `results/engines.json`, as ratios and round trips."""
+    found = json.loads((ROOT / "results" / "engines.json").read_text())
+    columns = ("engine", "updates per second, bare", "with SecureAFL", "ratio", "round trip", "CPU-s per update")
+    sections = []
+    for dim, results in found["results"].items():
+        rows = [_engine_row(name, result) for name, result in results.items()]
+        sections += [f"**{dim} parameters**", "", table(columns, rows), ""]
+    return "\n".join([*sections, _origin(found)])
+
+
+def _engine_row(name: str, result: Mapping[str, Any]) -> tuple[str, ...]:
+    rates = result["updates_per_second"]
+    half = result["ratio"].get("secureafl-half")
+    return (
+        name,
+        f"{rates['bare']:.3g}",
+        f"{rates['secureafl']:.3g}",
+        f"{result['ratio']['secureafl']:.2f}" + (f" (half precision {half:.2f})" if half is not None else ""),
+        f"{result['round_trip_seconds']['secureafl']:.2g} s",
+        f"{result['cpu_seconds_per_update']['secureafl']:.2g}",
+    )
+
+
+def _origin(found: Mapping[str, Any]) -> str:
+    return f"`{found['command']}`, seed {found['seed']}, commit {found['commit']}, {found['threads']} threads."
 
 
 def _scale_row(row: Mapping[str, Any]) -> tuple[str, ...]:
@@ -279,6 +306,7 @@ PARTS: Mapping[str, Callable[[], str]] = {
     "interface": interface,
     "settings": settings,
     "commands": commands,
+    "engines": engines,
     "scale": scale,
 }
 """What a page may ask for."""
