@@ -40,3 +40,8 @@ class StateError(SecureAFLError):
 
 class StoreError(SecureAFLError):
     """A run's files cannot be read or written, or are damaged."""
+
+
+def described(error: OSError) -> str:
+    """What the system refused, and for which file."""
+    return f"{error.strerror}: {error.filename}" if error.filename else str(error)

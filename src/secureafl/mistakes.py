@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 from typer.core import TyperGroup
 
-from secureafl.errors import SecureAFLError
+from secureafl.errors import SecureAFLError, described
 
 EXTRAS = {
     **dict.fromkeys(("flwr", "cryptography"), "flower"),
@@ -60,7 +60,7 @@ def explain(error: Exception) -> str | None:
         case OSError(errno=errno.EADDRINUSE):
             return f"{_one_line(str(error))}: stop what uses this port, or choose another with --port"
         case OSError():
-            return _one_line(f"{error.strerror}: {error.filename}" if error.filename else str(error))
+            return _one_line(described(error))
     # The command line's own: Typer takes them from Click, or from the copy of it that newer ones bring along.
     if callable(format_message := getattr(error, "format_message", None)):
         context, line = getattr(error, "ctx", None), _one_line(format_message())

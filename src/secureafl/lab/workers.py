@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
-from secureafl.errors import SecureAFLError
+from secureafl.errors import SecureAFLError, described
 from secureafl.lab.cell import CellSettings
 from secureafl.lab.experiment import RunSettings, Status, run_cell
 
@@ -73,7 +73,7 @@ def work(cell: str, store: str, run: str) -> str | None:
     except SecureAFLError as error:
         return str(error)
     except OSError as error:
-        return f"{error.strerror}: {error.filename}" if error.filename else str(error)
+        return described(error)
     finally:
         (directory / PROGRESS).unlink(missing_ok=True)
     return None
