@@ -2,6 +2,9 @@
 
 Numerical libraries read their number of threads when they are loaded, and sums depend on it. So no cell runs in the
 process that was asked for it: workers start with one thread, on every machine and in every kind of sweep.
+
+The allocator reads its settings then as well. Every gradient needs the same few megabytes, and glibc returns blocks of
+that size to the system at once, to fault them in again page by page in the next round. Workers keep them.
 """
 
 from __future__ import annotations
@@ -26,6 +29,8 @@ from secureafl.lab.experiment import RunSettings, Status, run_cell
 PROGRESS = "progress.json"
 REPORT_SECONDS = 0.5
 SINGLE_THREADED = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
+KEEPS_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(2**30), "MALLOC_TRIM_THRESHOLD_": str(2**32)}
+"""Read by glibc alone. A worker then holds as much memory as it ever needed at once."""
 RAY_MEMORY = 100 * 2**20
 """Ray's object store: cells hand over settings and nothing else."""
 
@@ -46,7 +51,7 @@ def run_cells(
     """Run these cells and return what went wrong, by cell. A failure ends its own cell only."""
     if not cells:
         return {}
-    with _environment(dict.fromkeys(SINGLE_THREADED, "1")):
+    with _environment({**dict.fromkeys(SINGLE_THREADED, "1"), **KEEPS_MEMORY}):
         return (_one_by_one if jobs == 1 else _on_ray)(cells, store, jobs, run, observer)
 
 
