@@ -172,11 +172,12 @@ def replay(
     )
     for column in ("client", "arrivals", "accepted then", "accepted now"):
         table.add_column(column, justify="left" if column == "client" else "right")
-    for client in sorted(found.arrivals, key=lambda name: found.accepted_now[name] / found.arrivals[name]):
-        then, now = (
-            f"{count[client] / found.arrivals[client]:.0%}" for count in (found.accepted_then, found.accepted_now)
-        )
-        table.add_row(client, str(found.arrivals[client]), then, now)
+    rows = [
+        (found.accepted_now[client] / count, found.accepted_then[client] / count, client, count)
+        for client, count in found.arrivals.items()
+    ]
+    for now, then, client, count in sorted(rows):
+        table.add_row(client, str(count), f"{then:.0%}", f"{now:.0%}")
     console.print(table)
     for (before, after), count in found.changed.most_common():
         console.print(f"{count} arrivals: {before} then, {after} now", highlight=False)
