@@ -6,8 +6,9 @@ from secureafl.view.web.guard import Guard, is_loopback
 
 TOKEN = "a-token-of-some-length"
 INSIDE = PlainTextResponse("inside")
-OPEN = Guard(INSIDE, token=None, local_only=True)
-CLOSED = Guard(INSIDE, token=TOKEN, local_only=False)
+PAGES = ("/", "/client")
+OPEN = Guard(INSIDE, token=None, local_only=True, pages=PAGES)
+CLOSED = Guard(INSIDE, token=TOKEN, local_only=False, pages=PAGES)
 
 
 @pytest.mark.parametrize("path", ["/", "/clients", "/api/charts", "/static/style.css", "/nowhere"])

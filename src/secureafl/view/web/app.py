@@ -52,7 +52,7 @@ def application(
     routes += [Route(path, _json(reader, answer), methods=["GET"]) for path, answer in data.items()]
     routes.append(Route("/api/stream", _stream(reader, stopping), methods=["GET"]))
     routes.append(Mount("/static", StaticFiles(directory=STATIC)))
-    return Guard(Starlette(routes=routes), token=token, local_only=local_only)
+    return Guard(Starlette(routes=routes), token=token, local_only=local_only, pages=PAGES)
 
 
 def _page(file: str) -> Callable[[Request], Response]:

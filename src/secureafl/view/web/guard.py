@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hmac
 import ipaddress
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from http.cookies import CookieError, SimpleCookie
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
@@ -39,10 +39,12 @@ class Guard:
     token       asked for on every request; None if the server is bound to this machine alone and none was given
     local_only  answer only to requests for a loopback address, so that no web page elsewhere can reach the server by
                 letting a name of its own point here
+    pages       paths that a person opens: a token in their address is moved into a cookie
     """
 
-    def __init__(self, app: ASGIApp, *, token: str | None, local_only: bool) -> None:
+    def __init__(self, app: ASGIApp, *, token: str | None, local_only: bool, pages: Collection[str]) -> None:
         self._app = app
+        self._pages = pages
         self._token = token
         self._local_only = local_only
 
@@ -70,7 +72,7 @@ class Guard:
             return None
         query = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
         given = [value for name, value in query if name == "token"]
-        if self._any_right(given) and scope["path"] in ("/", "/clients", "/client", "/verdict"):
+        if self._any_right(given) and scope["path"] in self._pages:
             # Kept in a cookie from now on, and out of the address bar, the history and screenshots.
             rest = urlencode([(name, value) for name, value in query if name != "token"])
             response = RedirectResponse(scope["path"] + (f"?{rest}" if rest else ""), 303)
