@@ -4,6 +4,8 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -22,16 +24,23 @@ def start(run: Path, num_arrivals: int) -> Process:
     return worker
 
 
-def watching(run: Path) -> subprocess.Popen[str]:
+@contextmanager
+def watching(run: Path) -> Iterator[subprocess.Popen[str]]:
+    """`secureafl watch` as a terminal starts it: under a shell in the background, Ctrl-C would be ignored."""
+    words = ["env", "--default-signal=INT", *CLI, "watch", str(run)]
     environment = {**os.environ, "COLUMNS": "120", "LINES": "40"}
-    return subprocess.Popen([*CLI, "watch", str(run)], stdout=subprocess.PIPE, text=True, env=environment)
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=environment) as watcher:
+        try:
+            yield watcher
+        finally:
+            watcher.kill()
 
 
 def test_it_ends_with_the_run(tmp_path: Path) -> None:
     worker = start(tmp_path / "run", 200)
     try:
-        watcher = watching(tmp_path / "run")
-        out, _ = watcher.communicate(timeout=300)
+        with watching(tmp_path / "run") as watcher:
+            out, _ = watcher.communicate(timeout=300)
     finally:
         worker.stop()
     assert watcher.returncode == 0
@@ -42,11 +51,11 @@ def test_it_ends_with_the_run(tmp_path: Path) -> None:
 def test_ctrl_c_ends_it_and_leaves_the_run_alone(tmp_path: Path) -> None:
     worker = start(tmp_path / "run", 1_000_000)
     try:
-        watcher = watching(tmp_path / "run")
-        with pytest.raises(subprocess.TimeoutExpired):
-            watcher.communicate(timeout=20)
-        watcher.send_signal(signal.SIGINT)
-        out, _ = watcher.communicate(timeout=60)
+        with watching(tmp_path / "run") as watcher:
+            with pytest.raises(subprocess.TimeoutExpired):
+                watcher.communicate(timeout=20)
+            watcher.send_signal(signal.SIGINT)
+            out, _ = watcher.communicate(timeout=60)
         assert watcher.returncode == 0
         assert " live " in out
         assert "Traceback" not in out
