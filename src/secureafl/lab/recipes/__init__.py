@@ -67,6 +67,8 @@ WITHOUT: Mapping[str, Mapping[str, Any]] = {
     "filter": {key: PAPER[key] for key in ("percentile", "tolerance", "window", "gap_damping")},
 }
 """Our additions to the paper, each taken back alone."""
+STRICTER: Sequence[Mapping[str, Any]] = ({}, {"opposition": 2.0}, {"tolerance": 2.0}, {"bucket": 1})
+"""Our defaults, and each limit that an attacker who knows them can exhaust, drawn tighter."""
 TIMED = ("asyncsgd", "zenopp", "aflguard", "secureafl")
 
 Cells = list[CellSettings]
@@ -156,6 +158,16 @@ def _estimator() -> Cells:
     ]
 
 
+def _strictness() -> Cells:
+    return [
+        CellSettings(
+            rounds=5000, evaluate_every=250, defense="secureafl", attack=attack, defense_settings=dict(settings)
+        )
+        for attack in ("adaptive", "sign_flip", "none")
+        for settings in STRICTER
+    ]
+
+
 def _vary(setting: str, values: Sequence[Any], attacks: Sequence[str] = ATTACKS) -> Callable[[], Cells]:
     def make() -> Cells:
         return [
@@ -230,6 +242,7 @@ def _matrix() -> Cells:
 RECIPES: Mapping[str, Recipe] = {
     "tuning": Recipe("each rival's free settings, without an attack", _tuning, row="settings"),
     "estimator": Recipe("how SecureAFL should estimate and filter", _estimator, row="settings"),
+    "strictness": Recipe("whether tighter limits stop who knows them", _strictness, row="settings"),
     "demo": Recipe("a first look: two defenses, three attacks, a small network", _demo),
     "matrix": Recipe("every defense against every attack, briefly", _matrix),
     **{
