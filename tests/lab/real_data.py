@@ -11,19 +11,19 @@ from secureafl.errors import DataError
 from secureafl.lab.data import ENVIRONMENT_VARIABLE, Dataset, LabelKind, load
 from secureafl.lab.data.loading import find_source
 
-BESIDE_THE_REPOSITORY = Path(__file__).parents[3] / "shared" / "data"
+IN_THE_REPOSITORY = Path(__file__).parents[2] / "data"
 
 
 class RealData:
     """Loads real data sets by name; a test is skipped only where no copy exists.
 
-    Looks where SECUREAFL_DATA points, else in ../shared/data beside the repository, and where Debian installs
-    Fashion-MNIST. Never on the hub: tests need no network.
+    Looks where SECUREAFL_DATA points, else in the repository's own folder `data`, which git ignores, and where Debian
+    installs Fashion-MNIST. Never on the hub: tests need no network.
     """
 
     def __init__(self, cache: Path) -> None:
         self._cache = cache
-        self._directory = os.environ.get(ENVIRONMENT_VARIABLE, str(BESIDE_THE_REPOSITORY))
+        self._directory = os.environ.get(ENVIRONMENT_VARIABLE, str(IN_THE_REPOSITORY))
 
     def __call__(self, name: str, labels: LabelKind = "fine") -> Dataset:
         with pytest.MonkeyPatch.context() as patch:
