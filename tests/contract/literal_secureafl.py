@@ -42,9 +42,11 @@ class LiteralSecureAFL:
             change = g.astype(np.float64) - g_ref
             self.changes.append(float(np.linalg.norm(change)))
             self.gaps.append(float(np.linalg.norm(w_base.astype(np.float64) - w_ref)))
-            if accepted and self.settings.max_change is not None:
-                g = clip_to_norm(g, longest)  # rounded as the server does: pairs made of it are differences
-                step = clip_to_norm(g - g_ref, furthest)
+            if accepted:
+                if self.settings.max_change is not None:
+                    g = clip_to_norm(g, longest)  # rounded as the server does: pairs made of it are differences
+                    g = g_ref + clip_to_norm(g - g_ref, furthest)
+                step = np.float32(1 - self.settings.vote_decay) * (g - g_ref)
                 g, change = g_ref + step, step.astype(np.float64)
         self.norms.append(float(np.linalg.norm(update.delta.astype(np.float64))))
         smooth = accepted

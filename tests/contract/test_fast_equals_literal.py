@@ -18,6 +18,8 @@ from secureafl.types import Reason
         {**PAPER, "correction": "none"},
         {"opposition": 1.0, "agreement_decay": 0.5},
         {"lead": 1.0, "max_change": 0.5, "window": 40},
+        {"vote_decay": 0.7},
+        {"vote_decay": 0.5, "max_change": None, "correction": "bounded"},
         {"correction": "bounded"},
         {"correction": "calibrated"},
         {"history": "all"},

@@ -274,6 +274,16 @@ def test_no_update_counts_as_further_away_than_the_limit() -> None:
     assert secure.history.last_delta(ClientId(0)).tolist() == [7, 0, 0]  # from 5, by twice the usual
 
 
+@pytest.mark.parametrize("limit", [None, 100.0])
+def test_a_vote_may_be_an_average_over_time(limit: float | None) -> None:
+    secure = defense(vote_decay=0.75, max_change=limit, tolerance=100.0, correction="none")
+    secure.step(update(0, START, [1, 0, 0]), START)
+    for version, expected in ((1, [2, 0, 0]), (2, [2.75, 0, 0])):
+        here = model(version, [version, 0, 0])
+        assert secure.step(update(0, here, [5, 0, 0]), here).accepted
+        assert secure.history.last_delta(ClientId(0)).tolist() == expected
+
+
 def test_no_update_counts_as_longer_than_the_limit() -> None:
     secure = defense(max_change=2.0, percentile=1.0, correction="none")
     for version in range(9):
