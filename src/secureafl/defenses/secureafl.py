@@ -60,7 +60,7 @@ class SecureAFLSettings(Settings):
     away from its client's last one; never as more than `clip_norm`. None for no such limits. [P: None]"""
     vote_decay: float = Field(0.0, ge=0.0, lt=1.0)
     """Weight left of a client's vote after its next believed update. Above 0 votes are averages over time: they vary
-    less, so less fits between them unseen. [P: 0]"""
+    less, so less fits between them unseen. The next update is compared with the vote. [P: 0]"""
     opposition: float | None = Field(4.0, gt=0.0)
     """Spreads by which a client's average agreement with the median may lie below everyone's; one that lies lower has
     no vote. None for no such test. [P: None]"""
@@ -193,10 +193,12 @@ class SecureAFL:
             self._changes.admit(change.delta_change)
             self._gaps.admit(change.param_change)
             if accepted:
-                if self.settings.max_change is not None and evidence["norm"] > longest:
+                if self.settings.max_change is None:  # then newcomers alone are clipped
+                    longest = furthest = math.inf
+                if evidence["norm"] > longest:
                     delta = clip_to_norm(delta, longest)
                     change = self.history.change(client, delta, update.base.params)
-                reach = self._reach(change.delta_change, furthest)
+                reach = (1.0 - self.settings.vote_decay) * min(change.delta_change, furthest)
                 if change.delta_change > reach:
                     delta, change = self._drawn(client, change, reach)
         else:
@@ -304,11 +306,6 @@ class SecureAFL:
         if self.settings.max_change is None:
             return self.settings.clip_norm
         return min(self.settings.clip_norm, self.settings.max_change * typical.threshold())
-
-    def _reach(self, change: float, furthest: float) -> float:
-        """How far a client's vote follows an update that lies so far away from it."""
-        limited = change if self.settings.max_change is None else min(change, furthest)
-        return (1.0 - self.settings.vote_decay) * limited
 
     def _drawn(self, client: ClientId, change: kernels.Change, limit: float) -> tuple[Vector, kernels.Change]:
         """An update that counts as less far away from its client's last vote, drawn towards that."""
