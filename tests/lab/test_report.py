@@ -14,7 +14,7 @@ from secureafl.lab.recipes import RECIPES
 from secureafl.lab.report import cell_table, sweep_table, write_report
 from secureafl.lab.storage import save_json
 from secureafl.lab.sweep import read_sweep
-from secureafl.lab.tables import paper_text
+from secureafl.lab.tables import arrange, paper_text
 
 SMALL: dict[str, Any] = {"architecture": "small-cnn", "num_clients": 8, "batch_size": 4, "rounds": 12, "num_test": 40}
 
@@ -106,3 +106,9 @@ def test_tables_are_written_for_a_page_and_for_a_paper(tiny_source: Path, tmp_pa
     assert r"$\pm$" in (directory / "table.tex").read_text()
     cells = (directory / "cells.md").read_text()
     assert "`secureafl lab run --defense asyncsgd --seed 7 --set architecture=small-cnn" in cells
+
+
+def test_columns_stand_in_the_papers_order_whichever_cell_was_found_first() -> None:
+    found = ("hold", "pgd", "dba", "none")
+    results = [{"settings": {"defense": "asyncsgd", "attack": attack, "defense_settings": {}}} for attack in found]
+    assert arrange(RECIPES["matrix"], results)[0] == ["none", "dba", "pgd", "hold"]

@@ -10,7 +10,7 @@ import numpy as np
 
 from secureafl.lab.cell import CellSettings
 from secureafl.lab.figures import Cell, title
-from secureafl.lab.recipes import Recipe, paper_table, row_of, shown_metric
+from secureafl.lab.recipes import ATTACKS, Recipe, paper_table, row_of, shown_metric
 
 Result = Mapping[str, Any]
 Value = Callable[[Result, str], float]
@@ -35,7 +35,10 @@ def newest(result: Result, metric: str) -> float:
 def arrange(
     recipe: Recipe, results: Sequence[Result]
 ) -> tuple[list[str], list[str], dict[tuple[str, str], list[Result]]]:
-    """Columns, rows, and the results (one per seed) of each place. Figures over a setting have it in the row's name."""
+    """Columns in the paper's order, rows, and each place's results, one per seed.
+
+    Figures over a setting have it in the row's name.
+    """
     cells: dict[tuple[str, str], list[Result]] = {}
     for result in results:
         settings = result["settings"]
@@ -43,7 +46,9 @@ def arrange(
         if recipe.layout in {"lines", "time"}:
             row = f"{title(settings['defense'])}, {row}"
         cells.setdefault((row, settings["attack"]), []).append(result)
-    return list(dict.fromkeys(attack for _, attack in cells)), list(dict.fromkeys(row for row, _ in cells)), cells
+    attacks = list(dict.fromkeys(attack for _, attack in cells))
+    attacks.sort(key=lambda attack: ATTACKS.index(attack) if attack in ATTACKS else len(ATTACKS))
+    return attacks, list(dict.fromkeys(row for row, _ in cells)), cells
 
 
 def ours_text(results: Sequence[Result], value: Value = counted, digits: int = 2) -> str:
