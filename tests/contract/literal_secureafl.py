@@ -46,8 +46,8 @@ class LiteralSecureAFL:
                 if self.settings.max_change is not None:
                     g = clip_to_norm(g, longest)  # rounded as the server does: pairs made of it are differences
                     g = g_ref + clip_to_norm(g - g_ref, furthest)
-                step = np.float32(1 - self.settings.vote_decay) * (g - g_ref)
-                g, change = g_ref + step, step.astype(np.float64)
+                change = (g - g_ref).astype(np.float64)
+                g = g_ref + np.float32(1 - self.settings.vote_decay) * (g - g_ref)
         self.norms.append(float(np.linalg.norm(update.delta.astype(np.float64))))
         smooth = accepted
         if accepted and self.settings.opposition is not None and self.median is not None:

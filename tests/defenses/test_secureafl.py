@@ -284,6 +284,24 @@ def test_a_vote_may_be_an_average_over_time(limit: float | None) -> None:
         assert secure.history.last_delta(ClientId(0)).tolist() == expected
 
 
+def test_a_change_leads_in_full_where_votes_are_averages() -> None:
+    secure = defense(vote_decay=0.75, lead=0.5, max_change=None, tolerance=100.0, correction="none")
+    secure.step(update(0, START, [1, 0, 0]), START)
+    here = model(1, [1, 0, 0])
+    verdict = secure.step(update(0, here, [5, 0, 0]), here)
+    assert verdict.direction is not None
+    assert verdict.direction.tolist() == [4, 0, 0]  # the vote, 2, and half of the change, 4
+
+
+def test_without_estimates_the_step_is_the_update_even_where_votes_are_averages() -> None:
+    secure = defense(vote_decay=0.75, estimates=False, max_change=None, tolerance=100.0, correction="none")
+    secure.step(update(0, START, [1, 0, 0]), START)
+    here = model(1, [1, 0, 0])
+    verdict = secure.step(update(0, here, [5, 0, 0]), here)
+    assert verdict.direction is not None
+    assert verdict.direction.tolist() == [5, 0, 0]
+
+
 def test_no_update_counts_as_longer_than_the_limit() -> None:
     secure = defense(max_change=2.0, percentile=1.0, correction="none")
     for version in range(9):

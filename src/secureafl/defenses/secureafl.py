@@ -192,15 +192,12 @@ class SecureAFL:
             accepted, reason = self._judge(change, evidence)
             self._changes.admit(change.delta_change)
             self._gaps.admit(change.param_change)
-            if accepted:
-                if self.settings.max_change is None:  # then newcomers alone are clipped
-                    longest = furthest = math.inf
+            if accepted and self.settings.max_change is not None:  # without it newcomers alone are clipped
                 if evidence["norm"] > longest:
                     delta = clip_to_norm(delta, longest)
                     change = self.history.change(client, delta, update.base.params)
-                reach = (1.0 - self.settings.vote_decay) * min(change.delta_change, furthest)
-                if change.delta_change > reach:
-                    delta, change = self._drawn(client, change, reach)
+                if change.delta_change > furthest:
+                    delta, change = self._drawn(client, change, furthest)
         else:
             delta = clip_to_norm(delta, longest)
             accepted, reason = True, Reason.FIRST_CONTACT
@@ -211,9 +208,15 @@ class SecureAFL:
                 accepted, reason = False, Reason.OPPOSES_THE_CROWD
             evidence["agreement"] = self.agreement.average(client)
         self._num_rejections[client] = 0 if accepted else self._num_rejections[client] + 1
-        direction = self._direction(client, delta if accepted else None, change, model.params)
+        vote, step = delta, change
+        if smooth and change is not None and self.settings.vote_decay > 0.0:
+            vote, step = self._drawn(client, change, (1.0 - self.settings.vote_decay) * change.delta_change)
+        direction = delta if accepted else None
+        if self.settings.estimates:
+            lead = change.delta_step if accepted and change is not None else None
+            direction = self._direction(client, vote if accepted else None, lead, model.params)
         if smooth or self.settings.history == "all":  # one who opposes may come back, so what it sends is remembered
-            self._learn(update, delta, change, accepted)
+            self._learn(update, vote, step, accepted)
         self._num_arrivals += 1
         if self.settings.correction == "calibrated":
             evidence["calibration"] = self.calibration
@@ -314,26 +317,23 @@ class SecureAFL:
         drawn = change._replace(delta_step=step, delta_change=limit, curvature=share * change.curvature)
         return self.history.last_delta(client) + step, drawn
 
-    def _direction(
-        self, sender: ClientId, received: Vector | None, change: kernels.Change | None, params: Vector
-    ) -> Vector | None:
-        """Eqs. (4)-(5): combine the received update, if believed, with the estimates of everyone else."""
-        if not self.settings.estimates:
-            return received
+    def _direction(self, sender: ClientId, vote: Vector | None, change: Vector | None, params: Vector) -> Vector | None:
+        """Eqs. (4)-(5): combine the sender's vote, if it is believed, with the estimates of everyone else, and follow
+        the change that it made.
+        """
         quiet = self.silent | {sender}
         silent = np.array([client in quiet for client in self.history.clients], np.bool_)
-        num_votes = int((~silent).sum()) + (received is not None)
+        num_votes = int((~silent).sum()) + (vote is not None)
         if num_votes == 0:
             return None
         products = self.gaps.at(params) if self._corrects else self._no_products
-        lead, bucket = None, self.settings.bucket
-        if self.settings.lead > 0.0 and received is not None and change is not None:
-            lead = np.float32(self.settings.lead) * change.delta_step
+        bucket = self.settings.bucket
+        lead = np.float32(self.settings.lead) * change if self.settings.lead > 0.0 and change is not None else None
         step = self.history.step(
             self._weights(self.history.corrections(params, products)),
             params,
             sender,
-            received,
+            vote,
             self._rule(-(-num_votes // bucket)),
             self._server_lr,
             lead=lead,
@@ -365,12 +365,12 @@ class SecureAFL:
             return kernels.Rule.trimmed_mean(num_votes, math.floor(self.settings.trim * num_votes))
         return kernels.Rule.mean(num_votes)
 
-    def _learn(self, update: Update, delta: Vector, change: kernels.Change | None, accepted: bool) -> None:
-        """Make the upload its sender's reference, and see how well it had been predicted."""
+    def _learn(self, update: Update, vote: Vector, change: kernels.Change | None, accepted: bool) -> None:
+        """Make the vote its sender's reference, and see how well it had been predicted."""
         along = None
         if change is not None and self.settings.correction == "calibrated" and accepted:
             along = self._calibrate(update.client, change)
-        remembered = self.history.remember(update.client, delta, update.base.params, self.gaps.params, change)
+        remembered = self.history.remember(update.client, vote, update.base.params, self.gaps.params, change)
         self.gaps.replace(self.history.slot(update.client), remembered, along)
 
     def _weights(self, corrections: Corrections) -> Float:
