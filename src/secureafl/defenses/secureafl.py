@@ -196,8 +196,7 @@ class SecureAFL:
                 if evidence["norm"] > longest:
                     delta = clip_to_norm(delta, longest)
                     change = self.history.change(client, delta, update.base.params)
-                if change.delta_change > furthest:
-                    delta, change = self._drawn(client, change, furthest)
+                delta, change = self._drawn(client, delta, change, furthest)
         else:
             delta = clip_to_norm(delta, longest)
             accepted, reason = True, Reason.FIRST_CONTACT
@@ -209,8 +208,8 @@ class SecureAFL:
             evidence["agreement"] = self.agreement.average(client)
         self._num_rejections[client] = 0 if accepted else self._num_rejections[client] + 1
         vote, step = delta, change
-        if smooth and change is not None and self.settings.vote_decay > 0.0:
-            vote, step = self._drawn(client, change, (1.0 - self.settings.vote_decay) * change.delta_change)
+        if smooth and change is not None:
+            vote, step = self._drawn(client, delta, change, (1.0 - self.settings.vote_decay) * change.delta_change)
         direction = delta if accepted else None
         if self.settings.estimates:
             lead = change.delta_step if accepted and change is not None else None
@@ -310,8 +309,12 @@ class SecureAFL:
             return self.settings.clip_norm
         return min(self.settings.clip_norm, self.settings.max_change * typical.threshold())
 
-    def _drawn(self, client: ClientId, change: kernels.Change, limit: float) -> tuple[Vector, kernels.Change]:
-        """An update that counts as less far away from its client's last vote, drawn towards that."""
+    def _drawn(
+        self, client: ClientId, delta: Vector, change: kernels.Change, limit: float
+    ) -> tuple[Vector, kernels.Change]:
+        """The update, drawn towards its client's last vote until it is no further away from that than the limit."""
+        if change.delta_change <= limit:
+            return delta, change
         share = limit / change.delta_change
         step = np.float32(share) * change.delta_step
         drawn = change._replace(delta_step=step, delta_change=limit, curvature=share * change.curvature)
