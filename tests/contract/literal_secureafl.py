@@ -28,6 +28,10 @@ class LiteralSecureAFL:
         self.averages: dict[ClientId, float] = {}
         self.counts: dict[ClientId, int] = {}
         self.opposing: set[ClientId] = set()
+        self.asked: dict[ClientId, Float] = {}  # what each client keeps asking for
+        self.num_asked: dict[ClientId, int] = {}
+        self.alike: dict[ClientId, int] = {}
+        self.num_heard = 0
         self.rejections: dict[ClientId, int] = {}
         self.num_arrivals = 0
 
@@ -47,15 +51,18 @@ class LiteralSecureAFL:
                     g = clip_to_norm(g, longest)  # rounded as the server does: pairs made of it are differences
                     g = g_ref + clip_to_norm(g - g_ref, furthest)
                 change = (g - g_ref).astype(np.float64)
-                g = g_ref + np.float32(1 - self.settings.vote_decay) * (g - g_ref)
         self.norms.append(float(np.linalg.norm(update.delta.astype(np.float64))))
         smooth = accepted
         if accepted and self.settings.opposition is not None and self.median is not None:
             self.hear(i, update.delta.astype(np.float64))
             accepted = i not in self.opposing
         self.rejections[i] = 0 if accepted else self.rejections.get(i, 0) + 1
-        votes = [self.estimate(k, model.params) for k in self.references if k != i and not self.silent(k)]
-        if accepted:
+        if smooth and self.settings.alike is not None:
+            self.compare(i, update.delta.astype(np.float64))
+        out = self.absent()
+        voters = [k for k in self.references if k != i and not self.silent(k) and k not in out]
+        votes = [self.estimate(k, model.params) for k in voters]
+        if accepted and i not in out:
             votes.append(g.astype(np.float64))
         direction = None
         if votes:
@@ -116,6 +123,25 @@ class LiteralSecureAFL:
             spread = max(np.median([v - middle for v in heard.values() if v >= middle]), 0.05)
             limit = self.settings.opposition or 0.0
             self.opposing = {k for k, v in heard.items() if v < middle - spread * (0 if k in self.opposing else limit)}
+
+    def compare(self, i: ClientId, g: Float) -> None:
+        """Likeness of whole vectors: with fewer coordinates than a sketch has numbers, sketches lose nothing."""
+        count = self.num_asked[i] = self.num_asked.get(i, 0) + 1
+        weight = max(1 / count, 1 - self.settings.agreement_decay)
+        self.asked[i] = (1 - weight) * self.asked.get(i, np.zeros_like(g)) + weight * g / np.linalg.norm(g)
+        self.num_heard += 1
+        if self.num_heard >= len(self.asked) >= 10:
+            middle, self.num_heard = np.median(list(self.asked.values()), axis=0), 0
+            own = {k: (v - middle) / np.linalg.norm(v - middle) for k, v in self.asked.items()}
+            limit = self.settings.alike or 1.0
+            self.alike = {k: sum(float(own[k] @ own[j]) > limit for j in own) for k in own}
+
+    def absent(self) -> set[ClientId]:
+        if not self.alike:
+            return set()
+        lots = np.random.Generator(np.random.Philox(key=[self.num_arrivals, 2])).random(len(self.alike))
+        usual = np.median(list(self.alike.values()))
+        return {k for (k, alike), lot in zip(self.alike.items(), lots, strict=True) if lot >= usual / alike}
 
     def silent(self, k: ClientId) -> bool:
         limit = self.settings.silence_after

@@ -9,7 +9,7 @@ A. Gao, F. Wang, Z. Wan, Y. Quan, Z. Liu, M. Fang, "SecureAFL: Secure Asynchrono
     g = median(received if accepted, estimates of the others)    Eqs. (4)-(5)
 
 Where the paper is ambiguous, docs/decisions says which reading was taken and why. The defaults go beyond the paper
-(decisions 0015 to 0021); `SecureAFLSettings.paper()` is its text.
+(decisions 0015 to 0022); `SecureAFLSettings.paper()` is its text.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from secureafl.agreement import Agreement
 from secureafl.defenses.base import clip_to_norm, norm, scoped, staleness, unscoped
 from secureafl.gaps import GapProducts
 from secureafl.history import Corrections, Float, History
+from secureafl.likeness import Likeness
 from secureafl.lipschitz import FactorLog, lipschitz_factor
 from secureafl.settings import Settings
 from secureafl.storage import BASE, DELTA
@@ -58,14 +59,17 @@ class SecureAFLSettings(Settings):
     max_change: float | None = Field(1.0, gt=0.0)
     """An update counts as at most so many times as long as is typical, and as at most so many times the typical change
     away from its client's last one; never as more than `clip_norm`. None for no such limits. [P: None]"""
-    vote_decay: float = Field(0.0, ge=0.0, lt=1.0)
-    """Weight left of a client's vote after its next believed update. Above 0 votes are averages over time: they vary
-    less, so less fits between them unseen. The next update is compared with the vote. [P: 0]"""
     opposition: float | None = Field(4.0, gt=0.0)
     """Spreads by which a client's average agreement with the median may lie below everyone's; one that lies lower has
     no vote. None for no such test. [P: None]"""
+    alike: float | None = Field(0.5, gt=0.0, lt=1.0)
+    """Cosine between what two clients keep asking for above which they are alike. A group of clients who are alike has
+    no more votes than is usual, drawn by lot at every step. None for no such limit. [P: None]"""
+    sketch_seed: int = Field(0, ge=0)
+    """Seed of the signs by which clients are compared. Who knows it can hide from `alike`: choose one, and keep it
+    secret. [A]"""
     agreement_decay: float = Field(0.9, ge=0.0, lt=1.0)
-    """Weight left of a client's average agreement after its next update. [A]"""
+    """Weight left of a client's average after its next update, where `opposition` and `alike` look at averages. [A]"""
     silence_after: int | None = Field(3, ge=1)
     """Rejections in a row after which a client's estimate has no vote until it is believed again. [P: None]"""
     lead: float = Field(0.3, ge=0.0, le=1.0)
@@ -118,6 +122,7 @@ PAPER: Mapping[str, Any] = {
     "gap_damping": 0.0,
     "max_change": None,
     "opposition": None,
+    "alike": None,
     "silence_after": None,
     "lead": 0.0,
     "correction": "raw",
@@ -156,6 +161,9 @@ class SecureAFL:
         self.log = FactorLog(settings.percentile, settings.window, settings.tolerance)
         self._changes, self._gaps, self._norms = (FactorLog(0.5, settings.window) for _ in range(3))
         self.agreement = Agreement(settings.opposition, settings.agreement_decay) if settings.opposition else None
+        self.likeness = (
+            Likeness(dim, settings.alike, settings.agreement_decay, settings.sketch_seed) if settings.alike else None
+        )
         self._num_rejections: Counter[ClientId] = Counter()  # in a row, per client
         self.history = History(
             dim,
@@ -196,7 +204,8 @@ class SecureAFL:
                 if evidence["norm"] > longest:
                     delta = clip_to_norm(delta, longest)
                     change = self.history.change(client, delta, update.base.params)
-                delta, change = self._drawn(client, delta, change, furthest)
+                if change.delta_change > furthest:
+                    delta, change = self._drawn(client, change, furthest)
         else:
             delta = clip_to_norm(delta, longest)
             accepted, reason = True, Reason.FIRST_CONTACT
@@ -207,15 +216,15 @@ class SecureAFL:
                 accepted, reason = False, Reason.OPPOSES_THE_CROWD
             evidence["agreement"] = self.agreement.average(client)
         self._num_rejections[client] = 0 if accepted else self._num_rejections[client] + 1
-        vote, step = delta, change
-        if smooth and change is not None:
-            vote, step = self._drawn(client, delta, change, (1.0 - self.settings.vote_decay) * change.delta_change)
+        if smooth and self.likeness is not None:
+            self.likeness.hear(client, update.delta)
+            evidence["alike"] = float(self.likeness.num_alike(client))
         direction = delta if accepted else None
         if self.settings.estimates:
             lead = change.delta_step if accepted and change is not None else None
-            direction = self._direction(client, vote if accepted else None, lead, model.params)
+            direction = self._direction(client, delta if accepted else None, lead, model.params)
         if smooth or self.settings.history == "all":  # one who opposes may come back, so what it sends is remembered
-            self._learn(update, vote, step, accepted)
+            self._learn(update, delta, change, accepted)
         self._num_arrivals += 1
         if self.settings.correction == "calibrated":
             evidence["calibration"] = self.calibration
@@ -238,6 +247,11 @@ class SecureAFL:
         opposing = self.agreement.opposing if self.agreement is not None else frozenset()
         limit = self.settings.silence_after or math.inf
         return frozenset(k for k in self.history.clients if k in opposing or self._num_rejections[k] >= limit)
+
+    @property
+    def absent(self) -> frozenset[ClientId]:
+        """Who may not vote at this step, because too many are alike and the lot fell on others."""
+        return self.likeness.absent(self._num_arrivals) if self.likeness is not None else frozenset()
 
     def would_oppose(self, client: ClientId, delta: Vector) -> bool:
         """Whether this update would cost its sender the vote, as one who opposes the crowd."""
@@ -263,6 +277,7 @@ class SecureAFL:
             **scoped("typical_gaps", self._gaps.state_dict()),
             **scoped("norms", self._norms.state_dict()),
             **(scoped("agreement", self.agreement.state_dict()) if self.agreement is not None else {}),
+            **(scoped("likeness", self.likeness.state_dict()) if self.likeness is not None else {}),
             "rejections": np.array(sorted(self._num_rejections.items()), np.int64).reshape(-1, 2),
             "num_arrivals": np.array(self._num_arrivals, np.int64),
             "calibration": np.array([self._agreement, self._prediction]),
@@ -277,6 +292,8 @@ class SecureAFL:
         self._norms.load_state_dict(unscoped("norms", state))
         if self.agreement is not None:
             self.agreement.load_state_dict(unscoped("agreement", state))
+        if self.likeness is not None:
+            self.likeness.load_state_dict(unscoped("likeness", state))
         self._num_rejections = Counter({ClientId(k): c for k, c in np.asarray(state["rejections"]).tolist()})
         self._num_arrivals = int(np.asarray(state["num_arrivals"], np.int64))
         self._agreement, self._prediction = np.asarray(state["calibration"], np.float64).tolist()
@@ -309,12 +326,8 @@ class SecureAFL:
             return self.settings.clip_norm
         return min(self.settings.clip_norm, self.settings.max_change * typical.threshold())
 
-    def _drawn(
-        self, client: ClientId, delta: Vector, change: kernels.Change, limit: float
-    ) -> tuple[Vector, kernels.Change]:
-        """The update, drawn towards its client's last vote until it is no further away from that than the limit."""
-        if change.delta_change <= limit:
-            return delta, change
+    def _drawn(self, client: ClientId, change: kernels.Change, limit: float) -> tuple[Vector, kernels.Change]:
+        """An update that counts as less far away from its client's last one, drawn towards that."""
         share = limit / change.delta_change
         step = np.float32(share) * change.delta_step
         drawn = change._replace(delta_step=step, delta_change=limit, curvature=share * change.curvature)
@@ -322,9 +335,12 @@ class SecureAFL:
 
     def _direction(self, sender: ClientId, vote: Vector | None, change: Vector | None, params: Vector) -> Vector | None:
         """Eqs. (4)-(5): combine the sender's vote, if it is believed, with the estimates of everyone else, and follow
-        the change that it made.
+        the change that the sender made.
         """
-        quiet = self.silent | {sender}
+        absent = self.absent
+        if sender in absent:
+            vote = None
+        quiet = self.silent | absent | {sender}
         silent = np.array([client in quiet for client in self.history.clients], np.bool_)
         num_votes = int((~silent).sum()) + (vote is not None)
         if num_votes == 0:
@@ -368,12 +384,12 @@ class SecureAFL:
             return kernels.Rule.trimmed_mean(num_votes, math.floor(self.settings.trim * num_votes))
         return kernels.Rule.mean(num_votes)
 
-    def _learn(self, update: Update, vote: Vector, change: kernels.Change | None, accepted: bool) -> None:
-        """Make the vote its sender's reference, and see how well it had been predicted."""
+    def _learn(self, update: Update, delta: Vector, change: kernels.Change | None, accepted: bool) -> None:
+        """Make the upload its sender's reference, and see how well it had been predicted."""
         along = None
         if change is not None and self.settings.correction == "calibrated" and accepted:
             along = self._calibrate(update.client, change)
-        remembered = self.history.remember(update.client, vote, update.base.params, self.gaps.params, change)
+        remembered = self.history.remember(update.client, delta, update.base.params, self.gaps.params, change)
         self.gaps.replace(self.history.slot(update.client), remembered, along)
 
     def _weights(self, corrections: Corrections) -> Float:

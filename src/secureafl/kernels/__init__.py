@@ -11,7 +11,7 @@ from secureafl.kernels.chunks import (
 from secureafl.kernels.fused import Step, fused_step
 from secureafl.kernels.order_statistics import Rule, coordinate_median, mean, trimmed_mean
 from secureafl.kernels.simd import BLOCK
-from secureafl.kernels.vectors import Change, change, dot, moved
+from secureafl.kernels.vectors import Change, change, dot, moved, pair_products, sketch
 
 notice.install()
 
@@ -30,6 +30,8 @@ __all__ = [
     "mean",
     "moments",
     "moved",
+    "pair_products",
     "row_products",
+    "sketch",
     "trimmed_mean",
 ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 from numba import njit
 
 from secureafl.kernels.simd import BLOCK, add_products
@@ -45,6 +46,20 @@ def moved(params: Vector, direction: Vector, server_lr: np.float32) -> Vector | 
     return out if _moved(params, direction, server_lr, out) else None
 
 
+def sketch(delta: Vector, signs: npt.NDArray[np.int8], width: int) -> npt.NDArray[np.float64]:
+    """(width,) sums of delta * signs over every width-th coordinate."""
+    sums = np.zeros(width)
+    _sketch(delta, signs, sums)
+    return sums
+
+
+def pair_products(rows: Vector) -> npt.NDArray[np.float64]:
+    """(n, n) inner products of the rows (n, d)."""
+    products = np.empty((len(rows), len(rows)))
+    _pair_products(rows, products)
+    return products
+
+
 @njit(cache=True, nogil=True, error_model="numpy")
 def _dot(a, b):  # type: ignore[no-untyped-def]
     sums = np.zeros(8, np.float64)
@@ -54,6 +69,20 @@ def _dot(a, b):  # type: ignore[no-untyped-def]
     for x in range(whole, len(a)):
         sums[x % 8] += np.float64(a[x]) * np.float64(b[x])
     return sums.sum()
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _sketch(delta, signs, sums):  # type: ignore[no-untyped-def]
+    for first in range(0, len(delta), len(sums)):
+        for x in range(min(len(sums), len(delta) - first)):
+            sums[x] += np.float64(delta[first + x]) * np.float64(signs[first + x])
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _pair_products(rows, products):  # type: ignore[no-untyped-def]
+    for i in range(len(rows)):
+        for j in range(i + 1):
+            products[i, j] = products[j, i] = _dot(rows[i], rows[j])
 
 
 @njit(cache=True, nogil=True, error_model="numpy")

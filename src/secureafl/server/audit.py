@@ -114,6 +114,7 @@ EVIDENCE: dict[str, str] = {
     "norm": "length of the answer",
     "staleness": "arrivals since the model it was computed on",
     "agreement": "how far the client's answers point the way of everyone's median, averaged over time",
+    "alike": "clients who keep asking for much the same as this one, itself included",
     "calibration": "share of the predicted changes that real answers bore out",
     "direction_norm": "length of the direction that the model then moved along",
     "cosine": "how far it points the way of the reference: 1 the same, -1 the opposite",

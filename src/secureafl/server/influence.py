@@ -2,7 +2,8 @@
 
 Of two middle votes each counts half, so that the shares of all clients add up to one. Clients who are much alike have
 about 1/n each; one that never agrees with the others has less, and one that the others straddle has more. Those
-without a vote have none. Votes are taken singly here, also where the server averages them in pairs drawn by lot.
+without a vote at the time have none. Votes are taken singly here, also where the server averages them in pairs drawn by
+lot.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ def influence(run: RecordedRun) -> dict[str, float]:
 
 def _shares(machine: Machine, defense: SecureAFL) -> dict[str, float]:
     estimates, clients = defense.estimates(machine.model.params), defense.history.clients
-    voting = np.array([row for row, client in enumerate(clients) if client not in defense.silent], np.int64)
+    quiet = defense.silent | defense.absent
+    voting = np.array([row for row, client in enumerate(clients) if client not in quiet], np.int64)
     votes, shares = estimates[voting], np.zeros(len(clients))
     n, d = votes.shape
     order = np.argsort(votes, axis=0, kind="stable")

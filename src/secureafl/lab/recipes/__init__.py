@@ -62,6 +62,7 @@ WITHOUT: Mapping[str, Mapping[str, Any]] = {
     "lead": {"lead": 0.0},
     "bucket": {"bucket": 1},
     "opposition": {"opposition": None},
+    "alike": {"alike": None},
     "silence": {"silence_after": None},
     "max_change": {"max_change": None},
     "filter": {key: PAPER[key] for key in ("percentile", "tolerance", "window", "gap_damping")},
