@@ -73,9 +73,14 @@ def _dot(a, b):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def _sketch(delta, signs, sums):  # type: ignore[no-untyped-def]
-    for first in range(0, len(delta), len(sums)):
-        for x in range(min(len(sums), len(delta) - first)):
-            sums[x] += np.float64(delta[first + x]) * np.float64(signs[first + x])
+    width = len(sums)
+    whole = len(delta) // width * width
+    for first in range(0, whole, width):
+        values, their_signs = delta[first : first + width], signs[first : first + width]
+        for x in range(width):  # a loop of known length over slices of its own: it becomes vectors
+            sums[x] += np.float64(values[x]) * np.float64(their_signs[x])
+    for x in range(whole, len(delta)):
+        sums[x - whole] += np.float64(delta[x]) * np.float64(signs[x])
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
