@@ -49,8 +49,7 @@ class Likeness:
         self._signs = signs.integers(0, 2, dim, np.int8) * np.int8(2) - np.int8(1)
         self._sketches: dict[ClientId, Vector] = {}
         self._counts: dict[ClientId, int] = {}
-        self._alike: dict[ClientId, int] = {}
-        self._usual = 1.0  # the median of these
+        self._know({})
         self._num_heard = 0  # since the last count
 
     def hear(self, client: ClientId, delta: Vector) -> None:
@@ -94,17 +93,19 @@ class Likeness:
         clients = [ClientId(client) for client in np.asarray(state["clients"]).tolist()]
         self._sketches = dict(zip(clients, np.array(state["sketches"], np.float32), strict=True))
         self._counts = dict(zip(clients, np.asarray(state["counts"]).tolist(), strict=True))
-        self._alike = {ClientId(client): number for client, number in np.asarray(state["alike"]).tolist()}
-        self._usual = float(np.median(list(self._alike.values()))) if self._alike else 1.0
+        self._know({ClientId(client): number for client, number in np.asarray(state["alike"]).tolist()})
         self._num_heard = int(np.asarray(state["num_heard"], np.int64))
 
     def _count(self) -> None:
         sketches = np.stack(list(self._sketches.values()))
         middle = np.median(sketches, axis=0).astype(np.float32)
         numbers = count_alike(sketches - middle, self._limit)
-        self._alike = dict(zip(self._sketches, numbers.tolist(), strict=True))
-        self._usual = float(np.median(numbers))
+        self._know(dict(zip(self._sketches, numbers.tolist(), strict=True)))
         self._num_heard = 0
+
+    def _know(self, alike: dict[ClientId, int]) -> None:
+        self._alike = alike
+        self._usual = float(np.median(list(alike.values()))) if alike else 1.0
 
 
 def count_alike(rows: Vector, limit: float) -> npt.NDArray[np.int64]:

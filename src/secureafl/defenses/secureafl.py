@@ -219,10 +219,7 @@ class SecureAFL:
         if smooth and self.likeness is not None:
             self.likeness.hear(client, update.delta)
             evidence["alike"] = float(self.likeness.num_alike(client))
-        direction = delta if accepted else None
-        if self.settings.estimates:
-            lead = change.delta_step if accepted and change is not None else None
-            direction = self._direction(client, delta if accepted else None, lead, model.params)
+        direction = self._direction(client, delta if accepted else None, change, model.params)
         if smooth or self.settings.history == "all":  # one who opposes may come back, so what it sends is remembered
             self._learn(update, delta, change, accepted)
         self._num_arrivals += 1
@@ -333,21 +330,23 @@ class SecureAFL:
         drawn = change._replace(delta_step=step, delta_change=limit, curvature=share * change.curvature)
         return self.history.last_delta(client) + step, drawn
 
-    def _direction(self, sender: ClientId, vote: Vector | None, change: Vector | None, params: Vector) -> Vector | None:
-        """Eqs. (4)-(5): combine the sender's vote, if it is believed, with the estimates of everyone else, and follow
-        the change that the sender made.
-        """
+    def _direction(
+        self, sender: ClientId, received: Vector | None, change: kernels.Change | None, params: Vector
+    ) -> Vector | None:
+        """Eqs. (4)-(5): combine the received update, if believed, with the estimates of everyone else."""
+        if not self.settings.estimates:
+            return received
         absent = self.absent
-        if sender in absent:
-            vote = None
+        vote = None if sender in absent else received
         quiet = self.silent | absent | {sender}
         silent = np.array([client in quiet for client in self.history.clients], np.bool_)
         num_votes = int((~silent).sum()) + (vote is not None)
         if num_votes == 0:
             return None
         products = self.gaps.at(params) if self._corrects else self._no_products
-        bucket = self.settings.bucket
-        lead = np.float32(self.settings.lead) * change if self.settings.lead > 0.0 and change is not None else None
+        lead, bucket = None, self.settings.bucket
+        if self.settings.lead > 0.0 and received is not None and change is not None:
+            lead = np.float32(self.settings.lead) * change.delta_step
         step = self.history.step(
             self._weights(self.history.corrections(params, products)),
             params,
