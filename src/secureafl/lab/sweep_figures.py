@@ -23,7 +23,7 @@ from secureafl.lab.figures import (
     tidy,
     title,
 )
-from secureafl.lab.recipes import Recipe, row_of, shown_metric
+from secureafl.lab.recipes import Recipe, in_order, row_of, shown_metric
 
 LINE_CYCLE = ("#2f6690", "#d1495b", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#9aa0a6")
 
@@ -185,7 +185,7 @@ def _grid(
 ) -> tuple[list[str], npt.NDArray[Any]]:
     """Attacks that have this metric, and (rows, attacks) means over seeds, NaN where there is no cell."""
     with_metric = [cell for cell in cells if metric in cell.result["last"]]
-    attacks = list(dict.fromkeys(cell.settings["attack"] for cell in with_metric))
+    attacks = in_order(cell.settings["attack"] for cell in with_metric)
     values = np.full((len(rows), len(attacks)), np.nan)
     for i, row in enumerate(rows):
         for j, attack in enumerate(attacks):

@@ -10,7 +10,7 @@ import numpy as np
 
 from secureafl.lab.cell import CellSettings
 from secureafl.lab.figures import Cell, title
-from secureafl.lab.recipes import ATTACKS, Recipe, paper_table, row_of, shown_metric
+from secureafl.lab.recipes import Recipe, in_order, paper_table, row_of, shown_metric
 
 Result = Mapping[str, Any]
 Value = Callable[[Result, str], float]
@@ -46,9 +46,7 @@ def arrange(
         if recipe.layout in {"lines", "time"}:
             row = f"{title(settings['defense'])}, {row}"
         cells.setdefault((row, settings["attack"]), []).append(result)
-    attacks = list(dict.fromkeys(attack for _, attack in cells))
-    attacks.sort(key=lambda attack: ATTACKS.index(attack) if attack in ATTACKS else len(ATTACKS))
-    return attacks, list(dict.fromkeys(row for row, _ in cells)), cells
+    return in_order(attack for _, attack in cells), list(dict.fromkeys(row for row, _ in cells)), cells
 
 
 def ours_text(results: Sequence[Result], value: Value = counted, digits: int = 2) -> str:

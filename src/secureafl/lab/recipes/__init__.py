@@ -6,7 +6,7 @@ A recipe says which cells to run and how its report is laid out; nothing else kn
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -288,6 +288,11 @@ def find_recipe(name: str) -> Recipe:
     if name not in RECIPES:
         raise UnknownSettingError(f"there is no recipe {name!r}; {nearest(name, list(RECIPES))}")
     return RECIPES[name]
+
+
+def in_order(attacks: Iterable[str]) -> list[str]:
+    """Each of these attacks once, in the order of the paper's tables; those it does not have come last."""
+    return sorted(dict.fromkeys(attacks), key=lambda name: ATTACKS.index(name) if name in ATTACKS else len(ATTACKS))
 
 
 def row_of(recipe: Recipe, settings: Mapping[str, Any]) -> str:
