@@ -14,7 +14,7 @@ from secureafl.lab.recipes import RECIPES
 from secureafl.lab.report import cell_table, sweep_table, write_report
 from secureafl.lab.storage import save_json
 from secureafl.lab.sweep import read_sweep
-from secureafl.lab.tables import arrange, paper_text
+from secureafl.lab.tables import arrange, best_places, markdown, paper_text
 
 SMALL: dict[str, Any] = {"architecture": "small-cnn", "num_clients": 8, "batch_size": 4, "rounds": 12, "num_test": 40}
 
@@ -112,3 +112,34 @@ def test_columns_stand_in_the_papers_order_whichever_cell_was_found_first() -> N
     found = ("hold", "pgd", "dba", "none")
     results = [{"settings": {"defense": "asyncsgd", "attack": attack, "defense_settings": {}}} for attack in found]
     assert arrange(RECIPES["matrix"], results)[0] == ["none", "dba", "pgd", "hold"]
+
+
+def finished(defense: str, ter: float, asr: float, seed: int = 0) -> dict[str, Any]:
+    """What a table needs of a cell under the scaling attack."""
+    settings = {"defense": defense, "attack": "scaling", "defense_settings": {}, "seed": seed}
+    last = {"ter": ter, "asr": asr, "published_ter": ter, "published_asr": asr}
+    return {"settings": settings, "last": last}
+
+
+def test_a_columns_best_is_where_neither_error_nor_backdoor_is_large() -> None:
+    results = [
+        finished("asyncsgd", 0.10, 0.90),  # learns well, with the door open
+        finished("kardam", 0.20, 0.05),
+        finished("basgd", 0.208, 0.05),  # a tie
+        finished("zenopp", 0.212, 0.05),
+    ]
+    _, _, cells = arrange(RECIPES["matrix"], results)
+    assert best_places(cells) == {("kardam", "scaling"), ("basgd", "scaling")}
+    lines = markdown(RECIPES["matrix"], results).splitlines()
+    assert lines[2:] == [
+        "| AsyncSGD | 0.100/0.900 |",
+        "| Kardam | **0.200/0.050** |",
+        "| BASGD | **0.208/0.050** |",
+        "| Zeno++ | 0.212/0.050 |",
+    ]
+
+
+def test_seeds_are_averaged_before_columns_are_compared() -> None:
+    results = [finished("asyncsgd", 0.3, 0.0), finished("asyncsgd", 0.1, 0.0, seed=1), finished("kardam", 0.25, 0.0)]
+    _, _, cells = arrange(RECIPES["matrix"], results)
+    assert best_places(cells) == {("asyncsgd", "scaling")}

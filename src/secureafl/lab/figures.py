@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -228,11 +228,3 @@ def grid_shape(count: int, most_columns: int = 4) -> tuple[int, int]:
     """Rows and columns for so many panels."""
     columns = min(most_columns, max(1, count))
     return math.ceil(count / columns), columns
-
-
-def by_attack(cells: Sequence[Cell]) -> dict[str, list[Cell]]:
-    """Cells grouped by attack, in the order they come."""
-    groups: dict[str, list[Cell]] = {}
-    for cell in cells:
-        groups.setdefault(cell.settings["attack"], []).append(cell)
-    return groups

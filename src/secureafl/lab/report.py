@@ -19,7 +19,9 @@ from secureafl.lab.recipes import Recipe, find_recipe, paper_table
 from secureafl.lab.sweep import CELLS, read_sweep
 from secureafl.lab.sweep_figures import draw_curves, draw_errors, draw_filters, draw_heat_map, draw_lines, draw_timeline
 from secureafl.lab.tables import (
+    TIE,
     arrange,
+    best_places,
     error_markdown,
     latex,
     markdown,
@@ -155,18 +157,21 @@ def html_table(recipe: Recipe, results: Sequence[Result]) -> str:
         return time_table(recipe, results)
     attacks, rows, cells = arrange(recipe, results)
     paper = paper_table(recipe) if recipe.layout == "table" else None
+    best = best_places(cells) if recipe.layout == "table" else set()
     lines = [head(["", *(html.escape(title(attack)) for attack in attacks)])]
     for row in rows:
         lines.append(f"<tr><th>{html.escape(title(row))}</th>")
         for attack in attacks:
-            theirs = paper_text(paper, row, attack)
-            small = f"<small>{theirs}</small>" if theirs else ""
-            lines.append(f"<td>{ours_text(cells.get((row, attack), []))}{small}</td>")
+            ours, theirs = ours_text(cells.get((row, attack), [])), paper_text(paper, row, attack)
+            shown = f"<strong>{ours}</strong>" if (row, attack) in best else ours
+            lines.append(f"<td>{shown}{f'<small>{theirs}</small>' if theirs else ''}</td>")
         lines.append("</tr>")
     seeds = len({result["settings"]["seed"] for result in results})
     rounds = sorted({result["settings"]["rounds"] for result in results})
     note = "TER, TER/ASR under backdoors, or RMSE: mean of the last five evaluations, "
     note += f"{rounds[-1]:,} rounds, {seeds} {'seed' if seeds == 1 else 'seeds'}."
+    if best:
+        note += f" Bold: where the larger of error and attack success is least, or no more than {TIE} above the least."
     if paper:
         note += " Small and grey: the paper's figure."
     return "".join(lines) + f"</tbody></table><p>{note}</p>"

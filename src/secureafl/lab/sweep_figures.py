@@ -16,7 +16,6 @@ from secureafl.lab.figures import (
     FAINT,
     INK,
     Cell,
-    by_attack,
     grid_shape,
     plot_factors,
     plot_timeline,
@@ -159,6 +158,12 @@ def draw_errors(cells: Sequence[Cell], recipe: Recipe) -> Figure:
     axes.legend(frameon=False, fontsize=8, title="correction", title_fontsize=8)
     tidy(axes)
     return figure
+
+
+def by_attack(cells: Sequence[Cell]) -> dict[str, list[Cell]]:
+    """Cells grouped by attack, in the order of the paper's tables."""
+    attacks = in_order(cell.settings["attack"] for cell in cells)
+    return {attack: [cell for cell in cells if cell.settings["attack"] == attack] for attack in attacks}
 
 
 def row_colours(rows: Sequence[str]) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -15,6 +16,11 @@ from secureafl.lab.recipes import Recipe, in_order, paper_table, row_of, shown_m
 Result = Mapping[str, Any]
 Value = Callable[[Result, str], float]
 """One metric of one cell."""
+Place = tuple[str, str]
+"""A row and an attack."""
+
+TIE = 0.01
+"""Cells that are worse than their column's best by no more than this count as best, too."""
 
 
 def counted(result: Result, metric: str) -> float:
@@ -32,14 +38,12 @@ def newest(result: Result, metric: str) -> float:
     return float(result["last"][metric])
 
 
-def arrange(
-    recipe: Recipe, results: Sequence[Result]
-) -> tuple[list[str], list[str], dict[tuple[str, str], list[Result]]]:
+def arrange(recipe: Recipe, results: Sequence[Result]) -> tuple[list[str], list[str], dict[Place, list[Result]]]:
     """Columns in the paper's order, rows, and each place's results, one per seed.
 
     Figures over a setting have it in the row's name.
     """
-    cells: dict[tuple[str, str], list[Result]] = {}
+    cells: dict[Place, list[Result]] = {}
     for result in results:
         settings = result["settings"]
         row = row_of(recipe, settings)
@@ -49,12 +53,18 @@ def arrange(
     return in_order(attack for _, attack in cells), list(dict.fromkeys(row for row, _ in cells)), cells
 
 
+def best_places(cells: Mapping[Place, Sequence[Result]], value: Value = counted) -> set[Place]:
+    """Where each attack does least harm: error or backdoor, whichever is larger."""
+    harm = {place: max(np.mean(values) for values in _values(found, value)) for place, found in cells.items() if found}
+    least = {attack: min(harm[place] for place in harm if place[1] == attack) for _, attack in harm}
+    return {place for place in harm if harm[place] <= least[place[1]] + TIE}
+
+
 def ours_text(results: Sequence[Result], value: Value = counted, digits: int = 2) -> str:
     """TER, TER/ASR or RMSE: the mean over seeds, with the deviation where there are several."""
     if not results:
         return ""
-    names = [name for name in ("ter", "rmse", "asr") if name in results[0]["last"]]
-    return "/".join(_spread([value(result, name) for result in results], digits) for name in names)
+    return "/".join(_spread(values, digits) for values in _values(results, value))
 
 
 def paper_text(paper: Any, row: str, attack: str) -> str:
@@ -66,20 +76,16 @@ def paper_text(paper: Any, row: str, attack: str) -> str:
 
 
 def markdown(recipe: Recipe, results: Sequence[Result], value: Value = counted) -> str:
-    """The recipe's table; the paper's figures in parentheses."""
-    attacks, rows, cells = arrange(recipe, results)
-    paper = paper_table(recipe) if recipe.layout == "table" else None
+    """The recipe's table, each column's best in bold; the paper's figures in parentheses."""
+    attacks, rows, texts = _filled(recipe, results, value, "**{}**")
     lines = [_row(["", *(title(attack) for attack in attacks)]), _row(["---"] * (1 + len(attacks)))]
-    for row in rows:
-        shown = [_beside(cells.get((row, attack), []), value, paper_text(paper, row, attack)) for attack in attacks]
-        lines.append(_row([_named(row), *shown]))
+    lines += [_row([_named(row), *(texts[row, attack] for attack in attacks)]) for row in rows]
     return "\n".join(lines) + "\n"
 
 
 def latex(recipe: Recipe, results: Sequence[Result]) -> str:
     """The same as a LaTeX tabular, for booktabs."""
-    attacks, rows, cells = arrange(recipe, results)
-    paper = paper_table(recipe) if recipe.layout == "table" else None
+    attacks, rows, texts = _filled(recipe, results, counted, r"\textbf{{{}}}")
     lines = [
         rf"\begin{{tabular}}{{l{'c' * len(attacks)}}}",
         r"\toprule",
@@ -87,8 +93,8 @@ def latex(recipe: Recipe, results: Sequence[Result]) -> str:
         r"\midrule",
     ]
     for row in rows:
-        shown = [_beside(cells.get((row, attack), []), counted, paper_text(paper, row, attack)) for attack in attacks]
-        lines.append(" & ".join(_escaped(text) for text in [_named(row), *shown]).replace("±", r"$\pm$") + r" \\")
+        shown = [_named(row), *(texts[row, attack] for attack in attacks)]
+        lines.append(" & ".join(_escaped(text) for text in shown).replace("±", r"$\pm$") + r" \\")
     return "\n".join([*lines, r"\bottomrule", r"\end{tabular}"]) + "\n"
 
 
@@ -133,9 +139,25 @@ def provenance(recipe: Recipe, results: Sequence[Result]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _beside(results: Sequence[Result], value: Value, theirs: str) -> str:
-    ours = ours_text(results, value, digits=3)
-    return f"{ours} ({theirs})" if ours and theirs else ours
+def _filled(
+    recipe: Recipe, results: Sequence[Result], value: Value, bold: str
+) -> tuple[list[str], list[str], dict[Place, str]]:
+    """Columns, rows, and the text of every place; `bold` is what the best are put into."""
+    attacks, rows, cells = arrange(recipe, results)
+    compared = recipe.layout == "table"
+    paper, best = (paper_table(recipe), best_places(cells, value)) if compared else (None, set())
+    texts: dict[Place, str] = {}
+    for place in itertools.product(rows, attacks):
+        ours, theirs = ours_text(cells.get(place, []), value, digits=3), paper_text(paper, *place)
+        marked = bold.format(ours) if place in best else ours
+        texts[place] = f"{marked} ({theirs})" if ours and theirs else marked
+    return attacks, rows, texts
+
+
+def _values(results: Sequence[Result], value: Value) -> list[list[float]]:
+    """Every metric the task has, seed by seed."""
+    names = [name for name in ("ter", "rmse", "asr") if name in results[0]["last"]]
+    return [[value(result, name) for result in results] for name in names]
 
 
 def _spread(values: Sequence[float], digits: int) -> str:
