@@ -71,10 +71,10 @@ def load_split(split: str) -> tuple[Images, Labels]:
 
 
 def _local_folder() -> Path | None:
-    """Where the four files lie, or None if the hub must be asked."""
+    """Where the four files lie, or None if the hub must be asked: in SECUREAFL_DATA, else where Debian puts them."""
     named = os.environ.get("SECUREAFL_DATA")
-    places = [Path(named), Path(named, "fashion-mnist")] if named else [DEBIAN_FOLDER]
-    for place in places:
+    places = [Path(named), Path(named, "fashion-mnist")] if named else []
+    for place in [*places, DEBIAN_FOLDER]:
         if all(_find(place, part) for part in PARTS):
             return place
     if named:
