@@ -6,9 +6,9 @@ from tests.lab.attacks.support import view
 
 from secureafl import ClientId, Model
 from secureafl.errors import SettingsError
-from secureafl.lab.attacks import MinMax, MinMaxSettings
+from secureafl.lab.attacks import MinMax, MinMaxSettings, min_max
 from secureafl.lab.attacks.base import Float
-from secureafl.lab.attacks.min_max import Direction, diameter, largest_gamma, perturbation
+from secureafl.lab.attacks.min_max import Direction
 
 DIRECTIONS: list[Direction] = ["unit", "sign", "std"]
 
@@ -16,6 +16,18 @@ DIRECTIONS: list[Direction] = ["unit", "sign", "std"]
 def crowd(seed: int, num: int, dim: int, offset: float) -> Float:
     rng = np.random.default_rng(seed)
     return rng.normal(size=(num, dim)) * rng.uniform(0.1, 3.0, size=dim) + offset
+
+
+def perturbation(uploads: Float, direction: Direction) -> Float:
+    return min_max.perturbation(uploads, uploads.mean(axis=0), direction)
+
+
+def diameter(uploads: Float) -> float:
+    return min_max.diameter(uploads.mean(axis=0) - uploads)
+
+
+def largest_gamma(uploads: Float, p: Float) -> float:
+    return min_max.largest_gamma(uploads.mean(axis=0) - uploads, p)
 
 
 def largest_distance(point: Float, uploads: Float) -> float:

@@ -39,9 +39,8 @@ class MinMaxSettings(Settings):
     """The honest uploads to hide among: the last ones sent, or new gradients at the sender's base model. [A]"""
 
 
-def perturbation(uploads: Float, direction: Direction) -> Float:
-    """(n, d) -> (d,): the direction p."""
-    mean = uploads.mean(axis=0)
+def perturbation(uploads: Float, mean: Float, direction: Direction) -> Float:
+    """(n, d), (d,) -> (d,): the direction p."""
     if direction == "sign":
         return np.asarray(np.sign(mean))
     if direction == "std":
@@ -50,19 +49,20 @@ def perturbation(uploads: Float, direction: Direction) -> Float:
     return np.asarray(mean / size) if size > 0.0 else mean
 
 
-def diameter(uploads: Float) -> float:
-    """D: the largest distance between two uploads."""
-    centred = uploads - uploads.mean(axis=0)  # distances do not change, and less is lost by cancellation
-    products = centred @ centred.T
+def diameter(gaps: Float) -> float:
+    """D: the largest distance between two uploads. Taken from their gaps to the mean, less is lost by cancellation."""
+    products = gaps @ gaps.T
     squares = np.diag(products)
     return float(np.sqrt(max(0.0, (squares[:, None] + squares[None, :] - 2.0 * products).max())))
 
 
-def largest_gamma(uploads: Float, p: Float) -> float:
-    """The largest gamma whose m = mu - gamma p stays within D of every upload; p must not vanish."""
-    gaps = uploads.mean(axis=0) - uploads
+def largest_gamma(gaps: Float, p: Float) -> float:
+    """The largest gamma whose m = mu - gamma p stays within D of every upload; p must not vanish.
+
+    gaps  (n, d) mu - u_i
+    """
     a, p_square = gaps @ p, float(p @ p)
-    room = np.einsum("nd,nd->n", gaps, gaps) - diameter(uploads) ** 2
+    room = np.einsum("nd,nd->n", gaps, gaps) - diameter(gaps) ** 2
     roots = a + np.sqrt(np.maximum(0.0, a**2 - p_square * room))
     return max(0.0, float(roots.min()) / p_square)
 
@@ -78,10 +78,11 @@ class MinMax(Stateless):
         uploads = self._benign(view).astype(np.float64)
         if len(uploads) < 2:
             return view.gradient.copy()
-        p = perturbation(uploads, self.settings.direction)
+        mean = uploads.mean(axis=0)
+        p = perturbation(uploads, mean, self.settings.direction)
         if not p.any():
             return view.gradient.copy()
-        return np.asarray(uploads.mean(axis=0) - largest_gamma(uploads, p) * p, np.float32)
+        return np.asarray(mean - largest_gamma(mean - uploads, p) * p, np.float32)
 
     def _benign(self, view: View) -> Vector:
         if self.settings.benign == "latest":
