@@ -68,7 +68,9 @@ class Stopwatch:
     """Where the time went, in seconds. Never part of the state: it is not reproducible."""
 
     gradient: float = 0.0
+    """Honest clients'."""
     attack: float = 0.0
+    """Malicious clients', whatever they compute."""
     server: float = 0.0
     total: float = 0.0
     num_rounds: int = 0
@@ -114,11 +116,12 @@ class Simulation:
         client, base, present = ticket.client, self.machine.model_of(ticket), self.machine.model
         indices = self.data.draw(client, stream(self._seed, f"batch/{client}", present.version))
         batch = self.data.batch(indices)
-        start = self._clock()
-        upload = self.task.gradient(base.params, batch.x, batch.y)
-        computed = self._clock()
+        start = computed = self._clock()
         if self.attacker is not None and client in self.attacker.malicious:
-            upload = self.attacker.attack.upload(self._view(self.attacker, client, base, batch, upload))
+            upload = self.attacker.attack.upload(self._view(self.attacker, client, base, batch))
+        else:
+            upload = self.task.gradient(base.params, batch.x, batch.y)
+            computed = self._clock()
         if self._feed_shadow:
             self._shadow.step(Update(client, base, upload), present)
         attacked = self._clock()
@@ -184,7 +187,7 @@ class Simulation:
         if self._feed_shadow:
             self._shadow.load_state_dict(unscoped("shadow", state))
 
-    def _view(self, attacker: Attacker, client: ClientId, base: Model, batch: Batch, gradient: Vector) -> View:
+    def _view(self, attacker: Attacker, client: ClientId, base: Model, batch: Batch) -> View:
         present = self.machine.model
         further = stream(self._seed, f"attack-batch/{client}", present.version)
 
@@ -205,7 +208,6 @@ class Simulation:
             server_lr=self.machine.settings.server_lr,
             num_clients=len(self.data.shards),
             rng=stream(self._seed, f"attack/{client}", present.version),
-            gradient=gradient,
             batch=batch,
             task=self.task,
             uploads=self._uploads,
@@ -213,6 +215,7 @@ class Simulation:
             shadow=self._shadow,
             trigger=attacker.trigger,
             target_label=attacker.target_label,
+            honest_gradient=lambda: self.task.gradient(base.params, batch.x, batch.y),
             draw_batch=draw_batch,
             benign_gradients=benign_gradients,
         )

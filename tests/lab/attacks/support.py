@@ -66,11 +66,12 @@ def benign_rows(dim: int, num: int = 6, seed: int = 3) -> dict[ClientId, Vector]
 
 
 def view(task: QuadraticTask | None = None, **changes: Any) -> View:
-    """Client 8 of ten uploads; 7, 8 and 9 are malicious. `gradient` is made to fit base and batch."""
+    """Client 8 of ten uploads; 7, 8 and 9 are malicious. `gradient` fits base and batch unless it is given."""
     task = task or QuadraticTask()
     base = changes.pop("base", Model(3, np.random.default_rng(11).normal(size=task.dim).astype(np.float32)))
     here = changes.pop("batch", batch())
     uploads: Mapping[ClientId, Vector] = changes.pop("uploads", benign_rows(task.dim))
+    gradient: Vector = changes.pop("gradient", task.gradient(base.params, *here))
     made = View(
         round=5,
         client=ClientId(8),
@@ -79,7 +80,6 @@ def view(task: QuadraticTask | None = None, **changes: Any) -> View:
         server_lr=0.01,
         num_clients=10,
         rng=np.random.default_rng(1),
-        gradient=task.gradient(base.params, *here),
         batch=here,
         task=task,
         uploads=uploads,
@@ -87,6 +87,7 @@ def view(task: QuadraticTask | None = None, **changes: Any) -> View:
         shadow=SecureAFL(task.dim),
         trigger=trigger(),
         target_label=0,
+        honest_gradient=lambda: gradient,
         draw_batch=draws(),
     )
     return replace(made, **changes)

@@ -60,7 +60,7 @@ def federate(attack: Attack | None) -> tuple[float, float]:
         rng, model = np.random.default_rng([0, version]), Model(version, params)
         client = (HONEST if version % 2 == 0 else LIARS)[version // 2 % 4]
         batch = images(rng)
-        sent = task().gradient(params, batch.x, batch.y)
+        honest_gradient = partial(task().gradient, params, batch.x, batch.y)
         if attack is not None and client in LIARS:
             sent = attack.upload(
                 View(
@@ -71,7 +71,6 @@ def federate(attack: Attack | None) -> tuple[float, float]:
                     server_lr=SERVER_LR,
                     num_clients=8,
                     rng=rng,
-                    gradient=sent,
                     batch=batch,
                     task=task(),
                     uploads=uploads,
@@ -79,9 +78,12 @@ def federate(attack: Attack | None) -> tuple[float, float]:
                     shadow=shadow,
                     trigger=trigger,
                     target_label=TARGET,
+                    honest_gradient=honest_gradient,
                     draw_batch=partial(images, rng),
                 )
             )
+        else:
+            sent = honest_gradient()
         uploads[client] = sent
         params = params - np.float32(SERVER_LR) * sent
         if attack is not None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
@@ -61,7 +62,7 @@ may_diverge = np.errstate(over="ignore", invalid="ignore")
 """Decorates what computes an upload: a diverged run goes on without warnings; the server refuses what it gets."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class View:
     """What a malicious client knows when its turn to upload comes."""
 
@@ -79,8 +80,6 @@ class View:
     """All clients of the federation, also those not yet heard of."""
     rng: np.random.Generator
     """This attack's own stream for this client: the only randomness it may use."""
-    gradient: Vector
-    """The honest gradient on `batch` at `base`."""
     batch: Batch
     """This arrival's mini-batch."""
     task: Task
@@ -95,10 +94,17 @@ class View:
     """The backdoor's mark."""
     target_label: int
     """What a marked image shall be taken for."""
+    honest_gradient: Callable[[], Vector]
+    """Computes `gradient`."""
     draw_batch: Callable[[], Batch]
     """Further mini-batches of this client, for those who take several local steps."""
     benign_gradients: Callable[[], Mapping[ClientId, Vector]] | None = None
     """Fresh gradients of every honest client at `base`, where the simulator is willing to pay for them."""
+
+    @cached_property
+    def gradient(self) -> Vector:
+        """The honest gradient on `batch` at `base`; computed when it is first asked for."""
+        return self.honest_gradient()
 
 
 @runtime_checkable
