@@ -24,14 +24,14 @@ def heard(groups: list[int], shared: float = 0.0, num_updates: int = 30) -> Like
     return likeness
 
 
-def test_a_large_group_among_small_ones_votes_as_a_small_one_does() -> None:
-    likeness = heard([3] * 10 + [12])
-    assert [likeness.num_alike(ClientId(client)) for client in (0, 29, 30, 41)] == [3, 3, 12, 12]
+@pytest.mark.parametrize(("size", "num_votes"), [(3, 3), (6, 1.5), (12, 0.75)])
+def test_the_larger_a_group_among_small_ones_the_fewer_votes_it_has(size: int, num_votes: float) -> None:
+    likeness = heard([3] * 10 + [size])
+    assert [likeness.num_alike(ClientId(client)) for client in (0, 29, 30, 29 + size)] == [3, 3, size, size]
     assert likeness.share(ClientId(0)) == 1.0
-    assert likeness.share(ClientId(41)) == pytest.approx(0.25)
     absent = [likeness.absent(arrival) for arrival in range(400)]
     assert all(client >= 30 for who in absent for client in who)
-    assert np.mean([12 - len(who) for who in absent]) == pytest.approx(3, abs=0.3)
+    assert np.mean([size - len(who) for who in absent]) == pytest.approx(num_votes, abs=0.2)
 
 
 def test_what_everyone_asks_for_makes_no_one_alike() -> None:

@@ -5,10 +5,10 @@ about 1 / sqrt(WIDTH). A client's sketches are averaged over time. That leaves w
 and so do masks that cancel out. What everyone asks for is taken away, the coordinate-wise median of all averages. Two
 clients are alike if the cosine of what then remains exceeds `limit`.
 
-Honest clients whose data are alike are alike too, so this is no proof of a lie. But a group larger than is usual
-counts as no more than a usual one:
+Honest clients whose data are alike are alike too, so this is no proof of a lie. But gathering does not pay: a group k
+times as large as is usual has a k-th of a usual one's votes.
 
-    share = min(1, usual / alike)        alike: clients like this one, itself included; usual: the median of that
+    share = min(1, usual / alike)^2      alike: clients like this one, itself included; usual: the median of that
 
 At every step each client votes with the chance `share`, drawn by lot. C. Fung, C. J. M. Yoon and I. Beschastnikh, "The
 Limitations of Federated Learning in Sybil Settings", RAID 2020, weigh clients by the likeness of summed updates; there
@@ -72,7 +72,7 @@ class Likeness:
 
     def share(self, client: ClientId) -> float:
         """With which chance the client votes."""
-        return min(1.0, self._usual / self.num_alike(client))
+        return float(min(1.0, self._usual / self.num_alike(client)) ** 2)
 
     def absent(self, arrival: int) -> frozenset[ClientId]:
         """Who may not vote at this arrival: drawn by lot, and the same when the arrival is repeated."""

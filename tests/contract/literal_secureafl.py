@@ -141,7 +141,7 @@ class LiteralSecureAFL:
             return set()
         lots = np.random.Generator(np.random.Philox(key=[self.num_arrivals, 2])).random(len(self.alike))
         usual = np.median(list(self.alike.values()))
-        return {k for (k, alike), lot in zip(self.alike.items(), lots, strict=True) if lot >= usual / alike}
+        return {k for (k, alike), lot in zip(self.alike.items(), lots, strict=True) if lot >= (usual / alike) ** 2}
 
     def silent(self, k: ClientId) -> bool:
         limit = self.settings.silence_after

@@ -291,8 +291,8 @@ def push_of_twelve_colluders(alike: float | None) -> float:
     return float(np.mean(pushes[-200:]))
 
 
-def test_a_group_of_alike_clients_has_as_many_votes_as_is_usual() -> None:
-    assert 0.0 < push_of_twelve_colluders(alike=0.5) < 0.2 * push_of_twelve_colluders(alike=None)
+def test_a_large_group_of_alike_clients_has_hardly_a_vote() -> None:
+    assert 0.0 < push_of_twelve_colluders(alike=0.5) < 0.1 * push_of_twelve_colluders(alike=None)
 
 
 def test_no_update_counts_as_longer_than_the_limit() -> None:

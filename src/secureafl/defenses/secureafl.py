@@ -63,8 +63,9 @@ class SecureAFLSettings(Settings):
     """Spreads by which a client's average agreement with the median may lie below everyone's; one that lies lower has
     no vote. None for no such test. [P: None]"""
     alike: float | None = Field(0.5, gt=0.0, lt=1.0)
-    """Cosine between what two clients keep asking for above which they are alike. A group of clients who are alike has
-    no more votes than is usual, drawn by lot at every step. None for no such limit. [P: None]"""
+    """Cosine between what two clients keep asking for above which they are alike. A group of clients who are alike,
+    if larger than usual, has the fewer votes the larger it is, drawn by lot at every step. None for no such limit.
+    [P: None]"""
     sketch_seed: int = Field(0, ge=0)
     """Seed of the signs by which clients are compared. Who knows it can hide from `alike`: choose one, and keep it
     secret. [A]"""
