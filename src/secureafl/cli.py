@@ -180,7 +180,7 @@ def replay(
         table.add_row(client, str(count), f"{then:.0%}", f"{now:.0%}")
     console.print(table)
     for (before, after), count in found.changed.most_common():
-        console.print(f"{count} arrivals: {before} then, {after} now", highlight=False)
+        console.print(f"{count} arrival{'s' * (count > 1)}: {before} then, {after} now", highlight=False)
     if found.scores:
         console.print(_scores_table(found.scores))
     if found.distances:
