@@ -1,3 +1,4 @@
+import sqlite3
 from pathlib import Path
 
 import pytest
@@ -49,6 +50,28 @@ def test_a_run_is_live_then_finished_then_live_again(tmp_path: Path) -> None:
     states.append(reader.state)  # nobody has it open, and its end was not written down
     assert states == [State.LIVE, State.FINISHED, State.LIVE, State.STOPPED]
     assert [state.over for state in states] == [False, True, False, True]
+
+
+def test_a_run_that_stops_while_it_is_read_is_stopped(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "run.db")
+    append_arrivals(journal, 2)
+    beside = Journal.reading(tmp_path / "run.db")  # SQLite tidies up only after the last of all who have it open
+    journal.close()
+    reader = RunReader(tmp_path)
+    assert (reader.state, len(reader.arrivals)) == (State.STOPPED, 2)
+    beside.close()
+
+
+def test_a_run_that_stops_just_before_it_is_read_is_stopped(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "run.db")
+    append_arrivals(journal, 2)
+    journal.close()
+    late = sqlite3.connect(f"{(tmp_path / 'run.db').as_uri()}?mode=ro", uri=True)  # as one who still saw a writer
+    late.execute("SELECT count(*) FROM log")
+    assert (tmp_path / "run.db-wal").exists(), "SQLite made a new one, empty"
+    reader = RunReader(tmp_path)
+    assert (reader.state, len(reader.arrivals)) == (State.STOPPED, 2)
+    late.close()
 
 
 def test_a_run_that_writes_nothing_for_a_while_is_silent(tmp_path: Path) -> None:

@@ -100,7 +100,7 @@ class Journal:
         """The journal of a run that may be live, to be read only: the database is never written."""
         journal = cls.__new__(cls)
         # A database that nobody has open lies still; saying so spares SQLite the files that readers share with writers.
-        still = "" if write_ahead(path).exists() else "&immutable=1"
+        still = "&immutable=1" if lies_still(path) else ""
         journal._connect(f"{path.absolute().as_uri()}?mode=ro{still}", path)
         with journal._opened():
             journal._database.execute("SELECT 1 FROM log LIMIT 1")
@@ -231,6 +231,8 @@ class Journal:
         except StoreError:
             return
         with self._lock:
+            with contextlib.suppress(sqlite3.Error):  # readers, who may not, are told so
+                self._database.execute("PRAGMA wal_checkpoint(TRUNCATE)")  # SQLite would leave it while others read
             self._database.close()
 
     def _execute(self, statement: str, parameters: list[object]) -> None:
@@ -266,6 +268,14 @@ class Journal:
 def write_ahead(path: Path) -> Path:
     """SQLite's file of what is not in the database itself yet: there while somebody writes, or when a writer died."""
     return path.with_name(path.name + "-wal")
+
+
+def lies_still(path: Path) -> bool:
+    """Whether the database was closed, not just left, by whoever wrote it. Readers may leave an empty file behind."""
+    try:
+        return write_ahead(path).stat().st_size == 0
+    except FileNotFoundError:
+        return True
 
 
 class _Explained:

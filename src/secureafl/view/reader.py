@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from secureafl.server.audit import ClientRecord
-from secureafl.server.journal import Entry, Event, Journal, write_ahead
+from secureafl.server.journal import Entry, Event, Journal, lies_still, write_ahead
 from secureafl.server.recorded import find_database
 from secureafl.view.arrivals import Arrivals
 
@@ -71,7 +71,7 @@ class RunReader:
             if self._database.stat().st_ino != self._file:  # another run took the folder over
                 self._clear()
             before = self.last_number
-            closed = not write_ahead(self._database).exists()  # asked first: what a writer leaves last is read then
+            closed = lies_still(self._database)  # asked first: what a writer leaves last is read then
             with self._reading() as journal:
                 self.facts = self.facts or journal.facts()
                 for entry in journal.entries(after=self.last_number):
@@ -92,8 +92,11 @@ class RunReader:
     @property
     def quiet_seconds(self) -> float:
         """Time since the run last wrote anything."""
-        files = [file for file in (self._database, write_ahead(self._database)) if file.exists()]
-        return max(0.0, self._clock() - max((file.stat().st_mtime for file in files), default=0.0))
+        written = 0.0
+        for file in (self._database, write_ahead(self._database)):
+            with contextlib.suppress(FileNotFoundError):
+                written = max(written, file.stat().st_mtime)
+        return max(0.0, self._clock() - written)
 
     def arrival(self, version: int) -> Entry | None:
         """The arrival that met the model of this version, with all its evidence."""
