@@ -41,6 +41,7 @@ TITLES = {
     "min_max": "Min-Max",
     "adaptive": "Adaptive",
     "hold": "Hold",
+    "apart": "Apart",
     "secureafl": "SecureAFL",
     "secureafl-paper": "SecureAFL, paper's text",
     "asyncsgd": "AsyncSGD",

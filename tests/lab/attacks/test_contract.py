@@ -27,9 +27,11 @@ def snapshot(seen: View) -> list[Any]:
 def test_names() -> None:
     assert [
         *("label_flip", "sign_flip", "gaussian", "min_max", "adaptive", "hold"),
-        *("scaling", "dba", "pgd", "neurotoxin", "threedfed"),
+        *("scaling", "dba", "pgd", "neurotoxin", "threedfed", "apart"),
     ] == NAMES
-    assert [n for n in NAMES if ATTACKS[n].is_backdoor] == ["scaling", "dba", "pgd", "neurotoxin", "threedfed"]
+    assert [n for n in NAMES if ATTACKS[n].is_backdoor] == [
+        *("scaling", "dba", "pgd", "neurotoxin", "threedfed", "apart")
+    ]
 
 
 def test_unknown_names_and_settings_say_what_to_write() -> None:

@@ -1,4 +1,4 @@
-"""Every attack, one file per published method, under one interface.
+"""Every attack, one file each, under one interface: the published methods, and two written for this laboratory.
 
 `ATTACKS` names them; `build_attack` makes one from a name and plain settings.
 """
@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from secureafl.errors import UnknownSettingError
 from secureafl.lab.attacks.adaptive import Adaptive, AdaptiveSettings
+from secureafl.lab.attacks.apart import Apart, ApartSettings
 from secureafl.lab.attacks.base import Attack, Batch, View
 from secureafl.lab.attacks.dba import DBA, DBASettings
 from secureafl.lab.attacks.gaussian import Gaussian, GaussianSettings
@@ -49,6 +50,7 @@ ATTACKS: Mapping[str, Entry] = {
     "pgd": Entry(PGD, PGDSettings, is_backdoor=True, needs_classes=True),
     "neurotoxin": Entry(Neurotoxin, NeurotoxinSettings, is_backdoor=True, needs_classes=True),
     "threedfed": Entry(ThreeDFed, ThreeDFedSettings, is_backdoor=True, needs_classes=True),
+    "apart": Entry(Apart, ApartSettings, is_backdoor=True, needs_classes=True),
 }
 """Every attack by name."""
 
@@ -67,6 +69,8 @@ __all__ = [
     "PGD",
     "Adaptive",
     "AdaptiveSettings",
+    "Apart",
+    "ApartSettings",
     "Attack",
     "Batch",
     "DBASettings",
