@@ -27,6 +27,16 @@ def test_the_reference_is_the_gradient_on_them(batch: Batch) -> None:
     np.testing.assert_array_equal(make_reference(task, batch)(Model(0, params)), task.gradient(params, *batch))
 
 
+def test_the_reference_is_computed_when_the_model_moved(batch: Batch) -> None:
+    task = Task("small-cnn", 10, (1, 28, 28))
+    reference = make_reference(task, batch)
+    first, second = task.initial(0), task.initial(1)
+    at_first = reference(Model(0, first))
+    assert reference(Model(1, first)) is at_first, "an arrival was rejected"
+    np.testing.assert_array_equal(reference(Model(2, second)), task.gradient(second, *batch))
+    np.testing.assert_array_equal(reference(Model(3, first)), at_first)
+
+
 def test_a_uniform_predictor_scores_ln_z(batch: Batch) -> None:
     task = Task("small-cnn", 10, (1, 28, 28))
     score = make_scorer(task, batch)(np.zeros(task.dim, np.float32))
