@@ -220,7 +220,9 @@ class ThreeDFed:
 
     def _with_indicator(self, view: View, sent: Vector, group: int, rows: maths.Indices) -> Vector:
         s, uploads = self.settings, benign_uploads(view)
-        allowed = np.setdiff1d(np.arange(len(sent)), rows)
+        free = np.ones(len(sent), np.bool_)
+        free[rows] = False
+        allowed = np.flatnonzero(free)
         if len(allowed) == 0:
             raise SettingsError("threedfed needs a model with more than a final layer")
         place = maths.indicator_place(
