@@ -15,7 +15,13 @@ def test_a_data_set_brings_the_papers_values() -> None:
     assert (udacity.num_clients, udacity.batch_size, udacity.rounds) == (10, 64, 20_000)
     assert udacity.partition == "time-blocks"
     assert CellSettings(dataset="tiny-imagenet").rounds == 80_000
-    assert CellSettings(dataset="cifar10", rounds=100).evaluate_every == 5
+
+
+def test_a_run_is_evaluated_twenty_times_but_a_short_one_not_as_often() -> None:
+    assert CellSettings().evaluate_every == 1000
+    assert CellSettings(dataset="tiny-imagenet").evaluate_every == 4000
+    assert CellSettings(rounds=400).evaluate_every == 50
+    assert CellSettings(rounds=400, evaluate_every=20).evaluate_every == 20
 
 
 @pytest.mark.parametrize(

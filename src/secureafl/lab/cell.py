@@ -41,6 +41,9 @@ ATTACK_DEFAULTS: Mapping[tuple[str, str], Mapping[str, Any]] = {
 }
 """What the authors of an attack set for images like these, where it differs from their other values."""
 
+MIN_EVALUATE_EVERY = 50
+"""A short run would otherwise spend most of its time on evaluations."""
+
 NOT_THE_RESULT = {"source"}
 """Settings that say where something is found, not what comes out: no part of a cell's identity."""
 
@@ -100,7 +103,7 @@ class CellSettings(Settings):
     target_label: int = Field(0, ge=0)
     """What a backdoor wants marked images to be taken for. [A]"""
     evaluate_every: int = Field(1000, ge=1)
-    """Rounds between two evaluations; by default a twentieth of all rounds. [A]"""
+    """Rounds between two evaluations; by default a twentieth of all rounds, and 50 at least. [A]"""
     num_test: int | None = Field(None, ge=1)
     """Evaluate on the first so many test images only; None for all. [A]"""
     num_estimated: int = Field(0, ge=0)
@@ -118,7 +121,7 @@ class CellSettings(Settings):
         if own := ATTACK_DEFAULTS.get((name, str(filled.get("attack")))):
             filled["attack_settings"] = {**own, **filled.get("attack_settings", {})}
         rounds = filled.setdefault("rounds", cls.model_fields["rounds"].default)
-        filled.setdefault("evaluate_every", max(1, int(rounds) // 20))
+        filled.setdefault("evaluate_every", max(MIN_EVALUATE_EVERY, int(rounds) // 20))
         return filled
 
     @model_validator(mode="after")
