@@ -212,15 +212,19 @@ def _estimates(chunks, weights, params, out):  # type: ignore[no-untyped-def]
     n, r = chunks.scales.shape
     d = len(params)
     for k in prange(n):
-        rows, gap = np.empty((r, BLOCK), np.float32), np.empty(BLOCK, np.float32)
+        used = r if weights[k, 1:].any() else 1  # without a correction the update alone is read
+        rows, gap = np.empty((used, BLOCK), np.float32), np.empty(BLOCK, np.float32)
+        totals = np.empty(BLOCK, np.float64)
         for block in range((d + BLOCK - 1) // BLOCK):
             first = block * BLOCK
             width = min(BLOCK, d - first)
             read_chunk(chunks, k, block, rows)
-            _gap(chunks, params, first, width, rows[1], gap)
-            rows[1] = gap
+            if used > 1:
+                _gap(chunks, params, first, width, rows[1], gap)
+                rows[1] = gap
+            totals[:] = 0.0
+            for j in range(used):
+                for x in range(BLOCK):
+                    totals[x] += weights[k, j] * rows[j, x]
             for x in range(width):
-                total = 0.0
-                for j in range(r):
-                    total += weights[k, j] * rows[j, x]
-                out[k, first + x] = total
+                out[k, first + x] = totals[x]
