@@ -3,15 +3,16 @@ import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from rich.console import Console
 from tests.lab.tiny import tiny_cell
 
 from secureafl.errors import SettingsError
 from secureafl.lab.experiment import RunSettings, run_cell
-from secureafl.lab.figures import draw_cell
+from secureafl.lab.figures import Cell, draw_cell
 from secureafl.lab.recipes import RECIPES
-from secureafl.lab.report import cell_table, sweep_table, write_report
+from secureafl.lab.report import cell_table, closely, sweep_table, write_report
 from secureafl.lab.storage import save_json
 from secureafl.lab.sweep import read_sweep
 from secureafl.lab.tables import arrange, best_places, markdown, paper_text
@@ -76,6 +77,23 @@ def test_every_layout_can_be_drawn(
     page = write_report(tmp_path, recipe)
     assert "<table" in page.read_text()
     assert picture is None or (page.parent / f"{picture}.png").exists()
+
+
+def test_only_one_rows_uploads_are_drawn_under_its_name() -> None:
+    recipe = RECIPES["main-fashion-mnist"]
+    ours = [cell for cell in recipe.cells() if cell.defense == "secureafl"]
+    cells = [
+        Cell({"settings": cell.complete(), "malicious": [] if cell.attack == "none" else [0]}, {}, columns)
+        for cell in ours
+        if cell.attack in {"none", "sign_flip", "scaling"}
+        for columns in ({}, {"client": np.zeros(1)})
+    ]
+    name, chosen = closely(cells, recipe)
+    assert name == "SecureAFL"
+    assert [cell.settings["attack"] for cell in chosen] == ["sign_flip", "scaling"]
+    literal = [cell for cell in cells if cell.settings["defense_settings"]["correction"] == "raw"]
+    assert closely(literal, recipe)[0] == "SecureAFL, paper's text"
+    assert closely([cell for cell in cells if not cell.arrivals], recipe) == ("", [])
 
 
 def test_the_papers_notation() -> None:

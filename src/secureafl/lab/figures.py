@@ -168,6 +168,7 @@ def plot_factors(axes: Axes, cell: Cell) -> None:
             )
     axes.set_xscale("log")
     axes.set_ylabel("% of uploads", fontsize=8)
+    axes.set_ylim(top=1.35 * axes.get_ylim()[1])  # room for the legend
     axes.legend(frameon=False, fontsize=8)
 
 

@@ -15,7 +15,7 @@ from rich.table import Table
 from secureafl.errors import SettingsError
 from secureafl.lab.figures import Cell, read_cell, save, title
 from secureafl.lab.page import PAGE
-from secureafl.lab.recipes import Recipe, find_recipe, paper_table
+from secureafl.lab.recipes import Recipe, find_recipe, paper_table, row_of
 from secureafl.lab.sweep import CELLS, read_sweep
 from secureafl.lab.sweep_figures import draw_curves, draw_errors, draw_filters, draw_heat_map, draw_lines, draw_timeline
 from secureafl.lab.tables import (
@@ -139,16 +139,23 @@ def draw_all(cells: Sequence[Cell], recipe: Recipe) -> list[tuple[str, str, Figu
             ("heat-map", "The mean of the last five evaluations. Darker is worse.", draw_heat_map(cells, recipe))
         )
         figures.append(("curves", "Error on clean test images while the models learn.", draw_curves(cells, recipe)))
-    detailed = [cell for cell in cells if cell.arrivals]
-    filters = draw_filters(detailed)
-    if filters is not None:
-        caption = "SecureAFL's view: how abruptly uploads changed, honest (blue) against malicious (red)."
-        figures.append(("filters", caption, filters))
-    attacked = [cell for cell in detailed if cell.settings["defense"] == "secureafl" and cell.result["malicious"]]
+    name, attacked = closely(cells, recipe)
     if attacked:
-        caption = "One dot per upload: full if it was accepted, hollow if not. Malicious clients stand at the top."
-        figures.append(("timeline", caption, draw_timeline(attacked[0])))
+        caption = f"{name}: how abruptly uploads changed, honest (blue) against malicious (red)."
+        figures.append(("filters", caption, draw_filters(attacked, name)))
+        caption = f"{name}: one dot per upload, full if accepted, hollow if not. Malicious clients stand at the top."
+        figures.append(("timeline", caption, draw_timeline(attacked[0], name)))
     return figures
+
+
+def closely(cells: Sequence[Cell], recipe: Recipe) -> tuple[str, list[Cell]]:
+    """SecureAFL's attacked cells whose uploads are on record, of the first row that has any; before them its name."""
+    rows: dict[str, list[Cell]] = {}
+    for cell in cells:
+        if cell.arrivals and cell.settings["defense"] == "secureafl" and cell.result["malicious"]:
+            row = title(row_of(recipe, cell.settings))
+            rows.setdefault(f"SecureAFL, {recipe.row} {row}" if recipe.layout == "lines" else row, []).append(cell)
+    return next(iter(rows.items()), ("", []))
 
 
 def html_table(recipe: Recipe, results: Sequence[Result]) -> str:

@@ -80,14 +80,12 @@ def draw_heat_map(cells: Sequence[Cell], recipe: Recipe) -> Figure:
     return figure
 
 
-def draw_filters(cells: Sequence[Cell]) -> Figure | None:
-    """SecureAFL's Lipschitz factors, honest against malicious, under each attack."""
-    chosen = [c for c in cells if c.settings["defense"] == "secureafl" and c.result["malicious"]]
-    chosen = [members[0] for members in by_attack(chosen).values()]
-    if not chosen:
-        return None
+def draw_filters(cells: Sequence[Cell], name: str) -> Figure:
+    """Lipschitz factors, honest against malicious, under each attack; `name` is who measured them."""
+    chosen = [members[0] for members in by_attack(cells).values()]
     rows, columns = grid_shape(len(chosen))
-    figure = Figure(figsize=(3.1 * columns + 0.4, 2.3 * rows + 0.3), layout="constrained")
+    figure = Figure(figsize=(3.1 * columns + 0.4, 2.3 * rows + 0.5), layout="constrained")
+    figure.suptitle(name, fontsize=10, x=0.01, ha="left")
     panels = figure.subplots(rows, columns, squeeze=False).ravel().tolist()
     for axes, cell in zip(panels, chosen, strict=False):
         plot_factors(axes, cell)
@@ -97,13 +95,12 @@ def draw_filters(cells: Sequence[Cell]) -> Figure | None:
     return figure
 
 
-def draw_timeline(cell: Cell) -> Figure:
-    """One cell's arrivals, client by client."""
+def draw_timeline(cell: Cell, name: str) -> Figure:
+    """One cell's arrivals, client by client; `name` is who judged them."""
     figure = Figure(figsize=(10.0, 4.2), layout="constrained")
     axes = figure.subplots()
     plot_timeline(axes, cell)
-    s = cell.settings
-    axes.set_title(f"{title(s['defense'])}, {title(s['attack'])}", fontsize=9, loc="left")
+    axes.set_title(f"{name}, {title(cell.settings['attack'])}", fontsize=9, loc="left")
     return figure
 
 
