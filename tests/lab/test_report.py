@@ -9,7 +9,7 @@ from rich.console import Console
 from tests.lab.tiny import tiny_cell
 
 from secureafl.errors import SettingsError
-from secureafl.lab.experiment import RunSettings, run_cell
+from secureafl.lab.experiment import RESULT, RunSettings, run_cell
 from secureafl.lab.figures import Cell, draw_cell
 from secureafl.lab.recipes import RECIPES
 from secureafl.lab.report import cell_table, closely, sweep_table, write_report
@@ -124,6 +124,16 @@ def test_tables_are_written_for_a_page_and_for_a_paper(tiny_source: Path, tmp_pa
     assert r"$\pm$" in (directory / "table.tex").read_text()
     cells = (directory / "cells.md").read_text()
     assert "`secureafl lab run --defense asyncsgd --seed 7 --set architecture=small-cnn" in cells
+
+
+def test_a_seed_that_was_not_asked_for_counts_once(tmp_path: Path) -> None:
+    cells = {seed: RECIPES["demo"].cells(seeds=[seed])[0] for seed in (2, 0, 1)}
+    for cell in cells.values():
+        directory = tmp_path / "cells" / cell.cell_id()
+        directory.mkdir(parents=True)
+        save_json(directory / RESULT, {"settings": cell.complete()})
+    save_json(tmp_path / "demo.json", {"recipe": "demo", "cells": [cells[seed].cell_id() for seed in (0, 1)]})
+    assert [result["settings"]["seed"] for result in read_sweep(tmp_path, "demo")] == [0, 1, 2]
 
 
 def test_columns_stand_in_the_papers_order_whichever_cell_was_found_first() -> None:

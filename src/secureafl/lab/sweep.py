@@ -61,12 +61,16 @@ def run_sweep(
 
 
 def read_sweep(out_dir: Path, name: str) -> list[dict[str, Any]]:
-    """The results of a sweep's finished cells, each followed by those that differ from it in the seed alone."""
+    """The results of a sweep's finished cells, those of any other seed beside them."""
     cells, store = json.loads((out_dir / f"{name}.json").read_text())["cells"], out_dir / CELLS
-    listed = [read_result(store / key) for key in cells if (store / key / RESULT).exists()]
-    others = [read_result(path.parent) for path in sorted(store.glob(f"*/{RESULT}")) if path.parent.name not in cells]
-    return [result for one in listed for result in (one, *(other for other in others if _same_but_seed(one, other)))]
+    results = {path.parent.name: read_result(path.parent) for path in store.glob(f"*/{RESULT}")}
+    groups: dict[str, list[dict[str, Any]]] = {_but_seed(results[key]): [] for key in cells if key in results}
+    for result in sorted(results.values(), key=lambda one: int(one["settings"]["seed"])):
+        if (group := _but_seed(result)) in groups:
+            groups[group].append(result)
+    return [result for group in groups.values() for result in group]
 
 
-def _same_but_seed(one: dict[str, Any], other: dict[str, Any]) -> bool:
-    return {**one["settings"], "seed": None} == {**other["settings"], "seed": None}
+def _but_seed(result: dict[str, Any]) -> str:
+    """What two results have in common that differ in the seed alone."""
+    return json.dumps({**result["settings"], "seed": None}, sort_keys=True)
