@@ -8,6 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 from tests.lab.tiny import tiny_cell
 
+from secureafl.lab import results
 from secureafl.lab.attacks import ATTACKS
 from secureafl.lab.experiment import RunSettings, Status, read_result, run_cell
 from secureafl.server.audit import client_records
@@ -84,6 +85,18 @@ def test_a_cut_run_goes_on_bit_for_bit(attack: str, tiny_source: Path, tmp_path:
     assert same_part(resumed) == same_part(whole)
     curves = [(tmp_path / kind / cell.cell_id() / "curves.parquet").read_bytes() for kind in ("cut", "whole")]
     assert curves[0] == curves[1]
+
+
+def test_a_result_names_the_commit_it_began_with(
+    tiny_source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(results, "commit", lambda: "then")
+
+    def move_on(status: Status) -> None:
+        monkeypatch.setattr(results, "commit", lambda: "now")
+
+    found = run_cell(tiny_cell(tiny_source), tmp_path, move_on)
+    assert found["provenance"]["commit"] == "then"
 
 
 def test_a_finished_cell_is_not_run_again(tiny_source: Path, tmp_path: Path) -> None:

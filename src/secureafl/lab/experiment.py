@@ -27,7 +27,7 @@ from rich.console import Console
 from secureafl.lab.build import Laboratory, build
 from secureafl.lab.cell import CellSettings
 from secureafl.lab.evaluate import evaluate
-from secureafl.lab.results import Evaluation, finish
+from secureafl.lab.results import Evaluation, finish, provenance
 from secureafl.lab.storage import load_state, locked, remove_leftovers, save_state
 from secureafl.lab.task import make_deterministic
 from secureafl.server.evaluation import Evaluation as Scores
@@ -106,6 +106,7 @@ class _Run:
         self._directory = directory
         self._run = run
         self._clock = clock
+        self._origin = provenance()
         self._lab: Laboratory = build(settings, record=run.record)
         self._evaluations: list[Evaluation] = []
         if (directory / SNAPSHOT).exists() and run.record is None:
@@ -138,7 +139,7 @@ class _Run:
             progress(Status(done, self._settings.rounds, now - began, self._resumed_at, latest))
         if self._lab.recorder is not None:
             self._lab.recorder.close()
-        finish(self._lab, self._evaluations, self._directory, resumed_at=self._resumed_at)
+        finish(self._lab, self._evaluations, self._directory, resumed_at=self._resumed_at, origin=self._origin)
         (self._directory / SNAPSHOT).unlink(missing_ok=True)
 
     def close(self) -> None:

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -35,14 +36,23 @@ class Evaluation:
     metrics: Mapping[str, float]
 
 
-def finish(lab: Laboratory, evaluations: Sequence[Evaluation], directory: Path, *, resumed_at: int) -> None:
+def finish(
+    lab: Laboratory,
+    evaluations: Sequence[Evaluation],
+    directory: Path,
+    *,
+    resumed_at: int,
+    origin: Mapping[str, str],
+) -> None:
     """Write curves and arrivals, then the result: its presence says that the cell is finished."""
     save_table(directory / "curves.parquet", curves_table(lab.settings.cell_id(), evaluations))
     save_table(directory / "arrivals.parquet", arrivals_table(lab))
-    save_json(directory / "result.json", plain(summary(lab, evaluations, resumed_at=resumed_at)))
+    save_json(directory / "result.json", plain(summary(lab, evaluations, resumed_at, origin)))
 
 
-def summary(lab: Laboratory, evaluations: Sequence[Evaluation], *, resumed_at: int) -> dict[str, Any]:
+def summary(
+    lab: Laboratory, evaluations: Sequence[Evaluation], resumed_at: int, origin: Mapping[str, str]
+) -> dict[str, Any]:
     """Everything about a run that fits on a page. Only `timing` and `provenance` differ between equal runs."""
     simulation = lab.simulation
     columns = simulation.trace.columns()
@@ -68,7 +78,7 @@ def summary(lab: Laboratory, evaluations: Sequence[Evaluation], *, resumed_at: i
         "server_bytes": sum(array.nbytes for array in simulation.machine.state_dict().values()),
         "dim": lab.task.dim,
         "timing": timing(lab, resumed_at),
-        "provenance": provenance(),
+        "provenance": dict(origin),
     }
 
 
@@ -130,7 +140,7 @@ def timing(lab: Laboratory, resumed_at: int) -> dict[str, float]:
 
 
 def provenance() -> dict[str, str]:
-    """Which program made this result."""
+    """Which program this is. To be asked at the start: a development copy may change while a cell runs."""
     return {
         "command": " ".join([Path(sys.argv[0]).name, *sys.argv[1:]]),
         "version": __version__,
@@ -140,8 +150,9 @@ def provenance() -> dict[str, str]:
     }
 
 
+@cache
 def commit() -> str:
-    """The commit of a development copy; empty for an installed package."""
+    """The commit of a development copy when this process first asked; empty for an installed package."""
     root = Path(__file__).parents[3]
     if not (root / ".git").exists():
         return ""
