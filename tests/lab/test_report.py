@@ -94,6 +94,7 @@ def test_only_one_rows_uploads_are_drawn_under_its_name() -> None:
     literal = [cell for cell in cells if cell.settings["defense_settings"]["correction"] == "raw"]
     assert closely(literal, recipe)[0] == "SecureAFL, paper's text"
     assert closely([cell for cell in cells if not cell.arrivals], recipe) == ("", [])
+    assert closely(cells, RECIPES["alpha"])[0] == "SecureAFL, defense_settings.percentile 0.5"
 
 
 def test_the_papers_notation() -> None:

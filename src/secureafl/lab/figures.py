@@ -99,8 +99,9 @@ def read_cell(directory: Path) -> Cell:
 
 
 def title(name: str) -> str:
-    """How a defense or an attack is written in a figure."""
-    return TITLES.get(name, name)
+    """How a defense, an attack or a row is written; of a row, what stands before the first comma is a name."""
+    first, comma, rest = name.partition(",")
+    return f"{TITLES.get(first, first)}{comma}{rest}"
 
 
 def tidy(axes: Axes) -> None:

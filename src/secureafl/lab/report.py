@@ -34,6 +34,9 @@ from secureafl.lab.tables import (
 
 Result = Mapping[str, Any]
 
+ROWS_OF_METHODS = {"defense", "method", "settings", "variant"}
+"""What rows are told apart by where their names say who judged; elsewhere a row is a value."""
+
 
 def cell_table(result: Result) -> Table:
     """One run at a glance."""
@@ -154,7 +157,8 @@ def closely(cells: Sequence[Cell], recipe: Recipe) -> tuple[str, list[Cell]]:
     for cell in cells:
         if cell.arrivals and cell.settings["defense"] == "secureafl" and cell.result["malicious"]:
             row = title(row_of(recipe, cell.settings))
-            rows.setdefault(f"SecureAFL, {recipe.row} {row}" if recipe.layout == "lines" else row, []).append(cell)
+            name = row if recipe.row in ROWS_OF_METHODS else f"SecureAFL, {recipe.row} {row}"
+            rows.setdefault(name, []).append(cell)
     return next(iter(rows.items()), ("", []))
 
 

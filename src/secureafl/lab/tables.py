@@ -79,7 +79,7 @@ def markdown(recipe: Recipe, results: Sequence[Result], value: Value = counted) 
     """The recipe's table, each column's best in bold; the paper's figures in parentheses."""
     attacks, rows, texts = _filled(recipe, results, value, "**{}**")
     lines = [_row(["", *(title(attack) for attack in attacks)]), _row(["---"] * (1 + len(attacks)))]
-    lines += [_row([_named(row), *(texts[row, attack] for attack in attacks)]) for row in rows]
+    lines += [_row([title(row), *(texts[row, attack] for attack in attacks)]) for row in rows]
     return "\n".join(lines) + "\n"
 
 
@@ -93,7 +93,7 @@ def latex(recipe: Recipe, results: Sequence[Result]) -> str:
         r"\midrule",
     ]
     for row in rows:
-        shown = [_named(row), *(texts[row, attack] for attack in attacks)]
+        shown = [title(row), *(texts[row, attack] for attack in attacks)]
         lines.append(" & ".join(_escaped(text) for text in shown).replace("±", r"$\pm$") + r" \\")
     return "\n".join([*lines, r"\bottomrule", r"\end{tabular}"]) + "\n"
 
@@ -109,7 +109,7 @@ def error_markdown(recipe: Recipe, cells: Sequence[Cell]) -> str:
             rounds, values = cell.curves[curve]
             parts = [values[(rounds >= first) & (rounds < last)] for first, last, _ in intervals]
             shown = [f"{np.mean(part):.2f}" if len(part) else "" for part in parts]
-            lines.append(_row([_named(row_of(recipe, cell.settings)) + suffix, *shown]))
+            lines.append(_row([title(row_of(recipe, cell.settings)) + suffix, *shown]))
     return "\n".join(lines) + "\n"
 
 
@@ -126,7 +126,7 @@ def provenance(recipe: Recipe, results: Sequence[Result]) -> str:
         lines.append(
             _row(
                 [
-                    _named(row_of(recipe, settings)),
+                    title(row_of(recipe, settings)),
                     title(settings["attack"]),
                     str(settings["seed"]),
                     *("" if figure is None else f"{float(figure):.3f}" for figure in figures),
@@ -163,11 +163,6 @@ def _values(results: Sequence[Result], value: Value) -> list[list[float]]:
 def _spread(values: Sequence[float], digits: int) -> str:
     mean = f"{np.mean(values):.{digits}f}"
     return mean if len(values) == 1 else f"{mean}±{np.std(values, ddof=1):.{digits}f}"
-
-
-def _named(row: str) -> str:
-    name, comma, rest = row.partition(",")
-    return f"{title(name)}{comma}{rest}"
 
 
 def _row(texts: Sequence[str]) -> str:
