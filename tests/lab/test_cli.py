@@ -40,6 +40,8 @@ def test_recipes_are_listed_with_their_cost() -> None:
         (["run", "--set", "defense_settings.percentil=0.6"], "did you mean 'percentile'?"),
         (["run", "--sink", "tensorbord:board"], "did you mean 'tensorboard'?"),
         (["run", "--sink", "wandb"], "write wandb:DIR"),
+        (["run", "--device", "gpu"], "leave --device out"),
+        (["sweep", "demo", "--device", "gpu"], "leave --device out"),
         (["sweep", "varients"], "did you mean 'variants'?"),
         (["sweep", "alpha", "--defense", "kardam"], "no cell of 'alpha' is left"),
         (["report", "demo", "--out", "nowhere"], "there is no sweep 'demo'"),

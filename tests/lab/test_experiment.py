@@ -11,6 +11,7 @@ from tests.lab.tiny import tiny_cell
 from secureafl.lab import results
 from secureafl.lab.attacks import ATTACKS
 from secureafl.lab.experiment import RunSettings, Status, read_result, run_cell
+from secureafl.lab.task import Task
 from secureafl.server.audit import client_records
 from secureafl.server.recorded import RecordedRun
 from secureafl.server.run import repeat
@@ -97,6 +98,24 @@ def test_a_result_names_the_commit_it_began_with(
 
     found = run_cell(tiny_cell(tiny_source), tmp_path, move_on)
     assert found["provenance"]["commit"] == "then"
+
+
+def test_a_cell_computes_where_it_is_told_and_says_so(
+    tiny_source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    devices: list[str] = []
+
+    def spy(*arguments: Any, device: str) -> Task:
+        devices.append(device)
+        return Task(*arguments, device=device)
+
+    monkeypatch.setattr("secureafl.lab.build.Task", spy)
+    found = run_cell(tiny_cell(tiny_source), tmp_path / "there", run=RunSettings(device="cpu:0"))
+    assert found["provenance"]["device"] == "cpu:0"
+    usual = run_cell(tiny_cell(tiny_source), tmp_path / "here")
+    assert usual["provenance"]["device"] == "cpu"
+    assert devices == ["cpu:0", "cpu"]
+    assert same_part(found) == same_part(usual)
 
 
 def test_a_finished_cell_is_not_run_again(tiny_source: Path, tmp_path: Path) -> None:

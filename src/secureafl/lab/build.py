@@ -40,14 +40,18 @@ class Laboratory:
 
 
 def build(
-    settings: CellSettings, clock: Callable[[], float] = time.perf_counter, record: Path | None = None
+    settings: CellSettings,
+    clock: Callable[[], float] = time.perf_counter,
+    record: Path | None = None,
+    device: str = "cpu",
 ) -> Laboratory:
     """Load the data, deal them, and put clients, attackers and server in their places.
 
     record  folder for a journal of the run, as a deployed federation keeps one
+    device  where gradients are computed
     """
     dataset = load(settings.dataset, settings.source, settings.labels)
-    task = Task(settings.architecture, dataset.num_classes, dataset.image_shape)
+    task = Task(settings.architecture, dataset.num_classes, dataset.image_shape, device=device)
     shards = deal(settings, dataset)
     malicious = draw_malicious(settings)
     trigger = Trigger.draw(dataset.image_shape[0], stream(settings.seed, "trigger"))

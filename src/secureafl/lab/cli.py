@@ -38,6 +38,7 @@ Set = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Any other setting, such as defense_settings.percentile=0.6."),
 ]
+Device = Annotated[str, typer.Option(help="Where gradients are computed: cpu, cuda, cuda:1.")]
 SnapshotRounds = Annotated[int, typer.Option(min=1, help="Rounds between two snapshots to go on from.")]
 
 
@@ -64,6 +65,7 @@ def run(
     architecture: Annotated[str | None, typer.Option(help="The model; the paper's by default.")] = None,
     source: Source = None,
     settings: Set = None,
+    device: Device = "cpu",
     snapshot_rounds: SnapshotRounds = 2000,
     record: Annotated[
         Path | None, typer.Option(help="Also keep a journal here, for `secureafl audit`, `replay` and `eject`.")
@@ -89,10 +91,12 @@ def run(
     from secureafl.lab.figures import draw_cell
     from secureafl.lab.progress import CellProgress
     from secureafl.lab.report import cell_table
+    from secureafl.lab.task import check_device
     from secureafl.lab.workers import run_cells
     from secureafl.server.sinks import check_sinks
 
     check_sinks(sink or ())
+    check_device(device)
     values = {"dataset": dataset, "defense": defense, "attack": attack, "seed": seed, **chosen}
     cell = CellSettings(**values | read_assignments(settings or []))
     key, store = cell.cell_id(), out / "cells"
@@ -103,7 +107,7 @@ def run(
     if not (store / key / RESULT).exists():
         with CellProgress(console, f"{cell.defense} x {cell.attack}", cell.rounds) as progress:
             place = record.absolute() if record else None
-            options = RunSettings(snapshot_rounds=snapshot_rounds, record=place, sinks=tuple(sink or ()))
+            options = RunSettings(device=device, snapshot_rounds=snapshot_rounds, record=place, sinks=tuple(sink or ()))
             failures = run_cells({key: cell}, store, jobs=1, run=options, observer=progress)
         if failures:
             raise SecureAFLError(failures[key])
@@ -124,6 +128,7 @@ def sweep(
     row: Annotated[list[str] | None, typer.Option(help="Only this row of the table; may be repeated.")] = None,
     source: Source = None,
     settings: Set = None,
+    device: Device = "cpu",
     snapshot_rounds: SnapshotRounds = 2000,
     out: Out = OUT,
 ) -> None:
@@ -150,13 +155,15 @@ def sweep(
     from secureafl.lab.experiment import RunSettings
     from secureafl.lab.report import sweep_table
     from secureafl.lab.sweep import run_sweep
+    from secureafl.lab.task import check_device
 
+    check_device(device)
     results = run_sweep(
         recipe,
         cells,
         out,
         jobs=jobs,
-        run=RunSettings(snapshot_rounds=snapshot_rounds),
+        run=RunSettings(device=device, snapshot_rounds=snapshot_rounds),
         console=console,
         wanted=wanted,
     )

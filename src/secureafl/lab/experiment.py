@@ -40,7 +40,10 @@ RESULT = "result.json"
 
 
 class RunSettings(Settings):
-    """How a cell is run; none of it changes what comes out."""
+    """How a cell is run; nothing but the last bits of what comes out depends on it."""
+
+    device: str = "cpu"
+    """Where gradients are computed, in PyTorch's words: `cpu`, `cuda`, `cuda:1`. Equal bits come from equal devices."""
 
     snapshot_rounds: int = Field(2000, ge=1)
     """Rounds between two snapshots. One of SecureAFL with 50 clients and the paper's CNN takes 250 MB."""
@@ -106,8 +109,8 @@ class _Run:
         self._directory = directory
         self._run = run
         self._clock = clock
-        self._origin = provenance()
-        self._lab: Laboratory = build(settings, record=run.record)
+        self._origin = {**provenance(), "device": run.device}
+        self._lab: Laboratory = build(settings, record=run.record, device=run.device)
         self._evaluations: list[Evaluation] = []
         if (directory / SNAPSHOT).exists() and run.record is None:
             self._resume()

@@ -11,6 +11,7 @@ Shapes: N images, C channels, H x W pixels, z classes, d parameters.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import TypeAlias
 
@@ -41,10 +42,23 @@ def make_deterministic(num_threads: int = 1) -> None:
 
     Sums depend on how work is divided among threads, so their number belongs to what must be equal.
     """
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # without it a GPU's matrix products refuse
     torch.set_num_threads(num_threads)
     torch.use_deterministic_algorithms(True)
     # Only uninitialised memory could differ, and nothing here reads it; filling it would cost time on every step.
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+
+
+def check_device(name: str) -> None:
+    """Say now if PyTorch cannot compute there."""
+    try:
+        torch.zeros(1, device=name)
+    except (RuntimeError, AssertionError) as error:  # what PyTorch raises differs from device to device
+        reason = str(error).splitlines()[0]
+        raise SettingsError(
+            f"device = {name!r}: PyTorch cannot compute there ({reason}); install its build for your GPU, or leave "
+            "--device out to compute on the processor"
+        ) from error
 
 
 class Task:
