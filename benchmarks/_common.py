@@ -55,20 +55,23 @@ def interleaved(tasks: Mapping[str, Callable[[], object]], repeats: Mapping[str,
     return best
 
 
-def write(name: str, seed: int, results: Any) -> Path:
-    """results/<name>.json, with the command, the commit and the versions that made it."""
+def about() -> dict[str, Any]:
+    """Where a result comes from: the command, the commit and the versions that made it."""
     commit = subprocess.run(
         ["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True, check=True
     ).stdout.strip()
-    path = ROOT / "results" / f"{name}.json"
-    path.parent.mkdir(exist_ok=True)
-    about = {
+    return {
         "command": " ".join(["python", *sys.argv]),
-        "seed": seed,
         "commit": commit,
         "threads": numba.get_num_threads(),
         "machine": platform.machine(),
         "versions": {"python": platform.python_version(), "numpy": np.__version__, "numba": numba.__version__},
     }
-    path.write_text(json.dumps({**about, "results": results}, indent=2) + "\n")
+
+
+def write(name: str, seed: int, results: Any) -> Path:
+    """results/<name>.json, with where it comes from."""
+    path = ROOT / "results" / f"{name}.json"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps({**about(), "seed": seed, "results": results}, indent=2) + "\n")
     return path

@@ -10,9 +10,7 @@ Both steps take turns within one run. Results go to results/flower_engine.json.
 from __future__ import annotations
 
 import json
-import platform
 import statistics
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -24,6 +22,7 @@ from rich.table import Table
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
+from benchmarks._common import about  # noqa: E402
 from tests.end_to_end.flower_processes import Deployment, Run, Simulation  # noqa: E402
 
 APP = Path(__file__).parent / "engine_app"
@@ -70,12 +69,7 @@ def main() -> None:
     what = sys.argv[1] if len(sys.argv) > 1 else ""
     if what not in {"simulation", "deployment", "slow-node"}:
         sys.exit(__doc__)
-    commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True).stdout.strip()
-    entry: dict[str, Any] = {
-        "command": f"python benchmarks/flower_engine.py {what}",
-        "commit": commit,
-        "python": platform.python_version(),
-    }
+    entry = about()
     table = Table(title=f"Flower, {what}")
     for column in ("case", "bare updates/s", "with SecureAFL", "ratio"):
         table.add_column(column, justify="left" if column == "case" else "right")

@@ -8,23 +8,21 @@ the same bytes, is measured beside them. Results go to results/journal.json.
 
 from __future__ import annotations
 
-import json
 import os
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
 
 import numpy as np
+from _common import write
 from rich.console import Console
 from rich.table import Table
 
 from secureafl import Machine, MachineSettings, SecureAFL
 from secureafl.server.run import Run, StoreSettings
 
-ROOT = Path(__file__).parents[1]
 NUM_CLIENTS, DIM, SERVER_LR, SEED = 50, 139_960, 0.01, 0
 WARM_UP, ROUNDS, ARRIVALS = 250, 8, 50
 
@@ -83,16 +81,7 @@ def main() -> None:
         middle = statistics.median(values) / statistics.median(times["no journal"])
         table.add_row(name, f"{best[name] / best['no journal']:.2f}", f"{middle:.2f}")
     Console().print(table)
-    commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True).stdout.strip()
-    entry = {
-        "command": "python benchmarks/journal.py",
-        "seed": SEED,
-        "commit": commit,
-        "ratio": ratio,
-        "seconds": times,
-    }
-    (ROOT / "results").mkdir(exist_ok=True)
-    (ROOT / "results" / "journal.json").write_text(json.dumps(entry, indent=2) + "\n")
+    write("journal", SEED, {"ratio": ratio, "seconds": times})
 
 
 if __name__ == "__main__":
