@@ -15,7 +15,7 @@ from secureafl.lab.recipes import RECIPES
 from secureafl.lab.report import cell_table, closely, sweep_table, write_report
 from secureafl.lab.storage import save_json
 from secureafl.lab.sweep import read_sweep
-from secureafl.lab.tables import arrange, best_places, markdown, paper_text
+from secureafl.lab.tables import arrange, best_places, markdown, ours_text, paper_text
 
 SMALL: dict[str, Any] = {"architecture": "small-cnn", "num_clients": 8, "batch_size": 4, "rounds": 12, "num_test": 40}
 
@@ -172,3 +172,14 @@ def test_seeds_are_averaged_before_columns_are_compared() -> None:
     results = [finished("asyncsgd", 0.3, 0.0), finished("asyncsgd", 0.1, 0.0, seed=1), finished("kardam", 0.25, 0.0)]
     _, _, cells = arrange(RECIPES["matrix"], results)
     assert best_places(cells) == {("asyncsgd", "scaling")}
+
+
+def test_the_errors_of_a_regression_are_compared_by_share_and_shown_with_three_digits() -> None:
+    def regressed(defense: str, rmse: float) -> dict[str, Any]:
+        settings = {"defense": defense, "attack": "none", "defense_settings": {}, "seed": 0}
+        return {"settings": settings, "last": {"rmse": rmse, "published_rmse": rmse}}
+
+    results = [regressed("asyncsgd", 0.0820), regressed("kardam", 0.0827), regressed("basgd", 0.0850)]
+    _, _, cells = arrange(RECIPES["matrix"], results)
+    assert best_places(cells) == {("asyncsgd", "none"), ("kardam", "none")}
+    assert ours_text(results[:1]) == "0.082"

@@ -182,7 +182,8 @@ def html_table(recipe: Recipe, results: Sequence[Result]) -> str:
     note = "TER, TER/ASR under backdoors, or RMSE: mean of the last five evaluations, "
     note += f"{rounds[-1]:,} rounds, {seeds} {'seed' if seeds == 1 else 'seeds'}."
     if best:
-        note += f" Bold: where the larger of error and attack success is least, or no more than {TIE} above the least."
+        note += f" Bold: where the larger of error and attack success is least, or no more than {TIE} above the least;"
+        note += f" of RMSE, {TIE:.0%} above it."
     if paper:
         note += " Small and grey: the paper's figure."
     return "".join(lines) + f"</tbody></table><p>{note}</p>"

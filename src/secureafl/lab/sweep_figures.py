@@ -73,7 +73,7 @@ def draw_heat_map(cells: Sequence[Cell], recipe: Recipe) -> Figure:
     figure = Figure(figsize=(0.62 * sum(widths) + 2.6, 0.42 * len(rows) + 1.6), layout="constrained")
     panels = figure.subplots(1, len(names), width_ratios=widths, squeeze=False).ravel().tolist()
     for place, (axes, (name, (attacks, values))) in enumerate(zip(panels, grids.items(), strict=True)):
-        _paint(axes, values, largest=1.0 if name != "rmse" else None)
+        _paint(axes, values, is_rate=name != "rmse")
         axes.set_xticks(range(len(attacks)), [title(attack) for attack in attacks], rotation=40, ha="right")
         axes.set_yticks(range(len(rows)), [title(row) for row in rows] if place == 0 else [""] * len(rows))
         axes.set_title(AXES[name].capitalize() if name != "rmse" else "RMSE", fontsize=9, loc="left")
@@ -200,14 +200,16 @@ def _grid(
     return attacks, values
 
 
-def _paint(axes: Axes, values: npt.NDArray[Any], largest: float | None) -> None:
+def _paint(axes: Axes, values: npt.NDArray[Any], *, is_rate: bool) -> None:
+    """Rates are coloured from 0 to 1, an RMSE from the best to the worst that is finite."""
     finite = values[np.isfinite(values)]
-    top = largest if largest is not None else float(finite.max(initial=1e-9))
-    axes.imshow(np.ma.masked_invalid(values), cmap="YlOrRd", vmin=0.0, vmax=top, aspect="auto")
+    low, high = (0.0, 1.0) if is_rate or not len(finite) else (float(finite.min()), float(finite.max()))
+    axes.imshow(np.ma.masked_invalid(values), cmap="YlOrRd", vmin=low, vmax=high, aspect="auto")
     for (i, j), value in np.ndenumerate(values):
         if not np.isnan(value):
-            colour = "white" if value > 0.62 * top else INK
-            axes.text(j, i, f"{value:.2f}", ha="center", va="center", fontsize=7.5, color=colour)
+            colour = "white" if low + 0.62 * (high - low) < value < np.inf else INK
+            text = f"{value:.2f}" if is_rate else f"{value:.3f}"
+            axes.text(j, i, text, ha="center", va="center", fontsize=7.5, color=colour)
     axes.tick_params(length=0, labelsize=8)
     axes.spines[:].set_visible(False)
     axes.set_xticks(np.arange(values.shape[1] + 1) - 0.5, minor=True)

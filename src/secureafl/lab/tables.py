@@ -20,7 +20,9 @@ Place = tuple[str, str]
 """A row and an attack."""
 
 TIE = 0.01
-"""Cells that are worse than their column's best by no more than this count as best, too."""
+"""Cells that are worse than their column's best by no more than this count as best, too; in an RMSE, which has a unit,
+by this share of the best.
+"""
 
 
 def counted(result: Result, metric: str) -> float:
@@ -55,16 +57,19 @@ def arrange(recipe: Recipe, results: Sequence[Result]) -> tuple[list[str], list[
 
 def best_places(cells: Mapping[Place, Sequence[Result]], value: Value = counted) -> set[Place]:
     """Where each attack does least harm: error or backdoor, whichever is larger."""
-    harm = {place: max(np.mean(values) for values in _values(found, value)) for place, found in cells.items() if found}
+    found = {place: _values(results, value) for place, results in cells.items() if results}
+    harm = {place: max(float(np.mean(one)) for one in values.values()) for place, values in found.items()}
     least = {attack: min(harm[place] for place in harm if place[1] == attack) for _, attack in harm}
-    return {place for place in harm if harm[place] <= least[place[1]] + TIE}
+    ties = {place: TIE * (least[place[1]] if "rmse" in values else 1.0) for place, values in found.items()}
+    return {place for place in harm if harm[place] <= least[place[1]] + ties[place]}
 
 
 def ours_text(results: Sequence[Result], value: Value = counted, digits: int = 2) -> str:
-    """TER, TER/ASR or RMSE: the mean over seeds, with the deviation where there are several."""
+    """TER, TER/ASR, or RMSE with three digits: the mean over seeds, with the deviation where there are several."""
     if not results:
         return ""
-    return "/".join(_spread(values, digits) for values in _values(results, value))
+    found = _values(results, value)
+    return "/".join(_spread(values, 3 if name == "rmse" else digits) for name, values in found.items())
 
 
 def paper_text(paper: Any, row: str, attack: str) -> str:
@@ -154,10 +159,10 @@ def _filled(
     return attacks, rows, texts
 
 
-def _values(results: Sequence[Result], value: Value) -> list[list[float]]:
+def _values(results: Sequence[Result], value: Value) -> dict[str, list[float]]:
     """Every metric the task has, seed by seed."""
     names = [name for name in ("ter", "rmse", "asr") if name in results[0]["last"]]
-    return [[value(result, name) for result in results] for name in names]
+    return {name: [value(result, name) for result in results] for name in names}
 
 
 def _spread(values: Sequence[float], digits: int) -> str:
