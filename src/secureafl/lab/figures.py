@@ -228,6 +228,6 @@ def save(figure: Figure, path: Path) -> Path:
 
 
 def grid_shape(count: int, most_columns: int = 4) -> tuple[int, int]:
-    """Rows and columns for so many panels."""
-    columns = min(most_columns, max(1, count))
-    return math.ceil(count / columns), columns
+    """Rows and columns for so many panels, the last row as full as the others allow."""
+    rows = max(1, math.ceil(count / most_columns))
+    return rows, max(1, math.ceil(count / rows))
