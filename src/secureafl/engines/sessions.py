@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
@@ -127,29 +127,34 @@ class SessionPool(Generic[Handle]):
                 present = set()
             begun = begun or len(present) >= self._pace.min_clients
             if begun:
-                for client in sorted(present - self._sessions.keys()):
-                    if not self._federation.quarantined(client):
-                        self._take_in(client)
+                self._take_in(sorted(present - self._sessions.keys()))
             self._closed.wait(self._settings.discovery_seconds)
 
-    def _take_in(self, client: str) -> None:
-        not_before, num_failures = self._left.get(client, (0.0, 0))
-        if self._clock() < not_before:
-            return
-        session: Session[Handle] = Session(client, num_failures=num_failures)
-        with self._lock:
-            self._sessions[client] = session
-        self._federation.note(client, Event.RETURNED if client in self._left else Event.JOINED)
-        self._start_or_queue(session)
+    def _take_in(self, clients: Sequence[str]) -> None:
+        """Welcome these clients, all before the first of them begins: whoever is quick must not go twice before the
+        last has had a turn.
+        """
+        welcomed = []
+        for client in clients:
+            not_before, num_failures = self._left.get(client, (0.0, 0))
+            if self._clock() < not_before or self._federation.quarantined(client):
+                continue
+            session: Session[Handle] = Session(client, num_failures=num_failures)
+            with self._lock:
+                self._sessions[client] = session
+            self._federation.note(client, Event.RETURNED if client in self._left else Event.JOINED)
+            welcomed.append(session)
+        self._start_or_queue(*welcomed)
 
-    def _start_or_queue(self, session: Session[Handle]) -> None:
+    def _start_or_queue(self, *sessions: Session[Handle]) -> None:
+        limit = self._settings.max_in_flight
         with self._lock:
-            limit = self._settings.max_in_flight
-            if limit is not None and self._num_in_flight >= limit:
-                self._waiting.append(session)
-                return
-            self._num_in_flight += 1
-        self._schedule.put(session)
+            num_places = len(sessions) if limit is None else max(0, limit - self._num_in_flight)
+            starting = sessions[:num_places]
+            self._num_in_flight += len(starting)
+            self._waiting.extend(sessions[num_places:])
+        for session in starting:
+            self._schedule.put(session)
 
     def _finish_turn(self, session: Session[Handle] | None, delay: float = 0.0) -> None:
         """The session's exchange is over: let another client have its place, and queue it again if it goes on."""

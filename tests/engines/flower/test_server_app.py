@@ -14,7 +14,7 @@ from safetensors.numpy import load_file
 from tests.engines.flower.fake_grid import FakeGrid, Node, error, reply, trainer, weights_of
 
 from secureafl.engines.flower import FlowerSettings, run_federation
-from secureafl.server import Result
+from secureafl.server import Federation, Result
 from secureafl.server.journal import Entry, Event, Journal
 
 MODEL = {"w": np.zeros(3, np.float32), "b": np.zeros((2, 2), np.float64)}
@@ -87,7 +87,14 @@ def test_a_stalled_upload_blocks_only_its_node(tmp_path: Path) -> None:
     assert result.seconds < 10
 
 
-def test_one_worker_pool_serves_a_thousand_nodes_in_turn(tmp_path: Path) -> None:
+def test_one_worker_pool_serves_a_thousand_nodes_in_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    note = Federation.note
+
+    def note_slowly(federation: Federation, client: str, event: Event, reason: str = "") -> None:
+        time.sleep(0.001)  # a busy machine: nodes answer faster than others are written down
+        note(federation, client, event, reason)
+
+    monkeypatch.setattr(Federation, "note", note_slowly)
     grid = FakeGrid({node: trainer(1.0) for node in range(1, 1001)})
     result, rows = federate(
         grid, tmp_path, stop_after_updates=1500, stop_after_seconds=300.0, defense="asyncsgd", max_in_flight=50
