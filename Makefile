@@ -25,7 +25,7 @@ test: ## Run the quick tests
 	$(PYTHON) -m pytest
 
 test-ci: ## Run what CI runs: also the slow tests and those that start real processes
-	$(PYTHON) -m pytest -m "not campaign"
+	$(PYTHON) -m pytest -m "not campaign" --durations=20
 
 test-all: ## Run every test, also campaigns of many minutes
 	$(PYTHON) -m pytest -m ""

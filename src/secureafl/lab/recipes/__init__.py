@@ -252,7 +252,7 @@ RECIPES: Mapping[str, Recipe] = {
     },
     "malicious-fraction": Recipe(
         "10% to 40% malicious clients",
-        _vary("malicious_fraction", (0.1, 0.2, 0.3, 0.4)),
+        _vary("malicious_fraction", (0.1, 0.2, 0.3, 0.4), attacks=ATTACKS[1:]),  # without one, nobody lies
         row="malicious_fraction",
         layout="lines",
     ),
