@@ -15,6 +15,7 @@ from secureafl.lab.recipes import RECIPES
 from secureafl.lab.report import cell_table, closely, sweep_table, write_report
 from secureafl.lab.storage import save_json
 from secureafl.lab.sweep import read_sweep
+from secureafl.lab.sweep_figures import draw_lines
 from secureafl.lab.tables import arrange, best_places, markdown, ours_text, paper_text
 
 SMALL: dict[str, Any] = {"architecture": "small-cnn", "num_clients": 8, "batch_size": 4, "rounds": 12, "num_test": 40}
@@ -77,6 +78,19 @@ def test_every_layout_can_be_drawn(
     page = write_report(tmp_path, recipe)
     assert "<table" in page.read_text()
     assert picture is None or (page.parent / f"{picture}.png").exists()
+
+
+def test_a_setting_is_marked_where_it_was_run_and_alike_in_every_panel() -> None:
+    recipe = RECIPES["delay"]
+    run = {("none", 5), ("none", 50), ("sign_flip", 50)}
+    cells = [
+        Cell({"settings": cell.complete(), "last": {"ter": 0.3, "published_ter": 0.2}}, {}, {})
+        for cell in recipe.cells()
+        if (cell.attack, cell.max_delay) in run and cell.defense == "secureafl"
+    ]
+    for panel in draw_lines(cells, recipe).axes:
+        assert panel.get_xticks().tolist() == [5.0, 50.0]
+        assert np.asarray(panel.get_lines()[0].get_ydata())[-1] == 0.2  # what our rows are judged by
 
 
 def test_only_one_rows_uploads_are_drawn_under_its_name() -> None:

@@ -109,7 +109,7 @@ def draw_lines(cells: Sequence[Cell], recipe: Recipe) -> Figure:
     groups, metric = by_attack(cells), main_metric(cells)
     rows, columns = grid_shape(len(groups))
     figure = Figure(figsize=(3.0 * columns + 0.6, 2.3 * rows + 0.9), layout="constrained")
-    panels = figure.subplots(rows, columns, sharey=True, squeeze=False).ravel().tolist()
+    panels = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False).ravel().tolist()
     for axes, (attack, members) in zip(panels, groups.items(), strict=False):
         for defense in dict.fromkeys(cell.settings["defense"] for cell in members):
             points: dict[float, list[float]] = {}
@@ -132,6 +132,7 @@ def draw_lines(cells: Sequence[Cell], recipe: Recipe) -> Figure:
         if metric == "ter":
             axes.set_ylim(0.0, 1.0)
         tidy(axes)
+    panels[0].set_xticks(sorted({float(row_of(recipe, cell.settings)) for cell in cells}))  # no others were run
     for axes in panels[len(groups) :]:
         axes.set_visible(False)
     for axes in panels[::columns]:
