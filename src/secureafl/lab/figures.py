@@ -51,6 +51,10 @@ TITLES = {
     "zenopp": "Zeno++",
     "aflguard": "AFLGuard",
     "asyncdefender": "AsyncDefender-min",
+    "I": "I, mean for median",
+    "II": "II, no estimates",
+    "III": "III, everyone passes",
+    "IV": "IV, no one passes",
 }
 AXES = {
     "ter": "test error rate",
