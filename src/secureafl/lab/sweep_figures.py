@@ -133,6 +133,8 @@ def draw_lines(cells: Sequence[Cell], recipe: Recipe) -> Figure:
             axes.set_ylim(0.0, 1.0)
         tidy(axes)
     panels[0].set_xticks(sorted({float(row_of(recipe, cell.settings)) for cell in cells}))  # no others were run
+    for axes in panels[max(0, len(groups) - columns) : len(groups)]:  # each column's lowest, also beside a gap
+        axes.tick_params(labelbottom=True)
     for axes in panels[len(groups) :]:
         axes.set_visible(False)
     for axes in panels[::columns]:
