@@ -16,7 +16,7 @@ from secureafl.lab.report import cell_table, closely, sweep_table, write_report
 from secureafl.lab.storage import save_json
 from secureafl.lab.sweep import read_sweep
 from secureafl.lab.sweep_figures import draw_lines
-from secureafl.lab.tables import arrange, best_places, markdown, ours_text, paper_text
+from secureafl.lab.tables import arrange, best_places, markdown, ours_text, paper_text, provenance
 
 SMALL: dict[str, Any] = {"architecture": "small-cnn", "num_clients": 8, "batch_size": 4, "rounds": 12, "num_test": 40}
 
@@ -91,6 +91,18 @@ def test_a_setting_is_marked_where_it_was_run_and_alike_in_every_panel() -> None
     for panel in draw_lines(cells, recipe).axes:
         assert panel.get_xticks().tolist() == [5.0, 50.0]
         assert np.asarray(panel.get_lines()[0].get_ydata())[-1] == 0.2  # what our rows are judged by
+
+
+def test_the_list_of_cells_says_whose_they_are() -> None:
+    recipe = RECIPES["delay"]
+    cell = next(cell for cell in recipe.cells() if cell.defense == "zenopp")
+    result = {
+        "settings": cell.complete(),
+        "last": {"ter": 0.3},
+        "detection": {"honest_accepted": 1.0, "malicious_accepted": 0.0},
+        "provenance": {"commit": "0" * 40},
+    }
+    assert "| Zeno++, 5 | No attack |" in provenance(recipe, [result])
 
 
 def test_only_one_rows_uploads_are_drawn_under_its_name() -> None:

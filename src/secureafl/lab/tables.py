@@ -41,18 +41,18 @@ def newest(result: Result, metric: str) -> float:
 
 
 def arrange(recipe: Recipe, results: Sequence[Result]) -> tuple[list[str], list[str], dict[Place, list[Result]]]:
-    """Columns in the paper's order, rows, and each place's results, one per seed.
-
-    Figures over a setting have it in the row's name.
-    """
+    """Columns in the paper's order, rows, and each place's results, one per seed."""
     cells: dict[Place, list[Result]] = {}
     for result in results:
         settings = result["settings"]
-        row = row_of(recipe, settings)
-        if recipe.layout in {"lines", "time"}:
-            row = f"{title(settings['defense'])}, {row}"
-        cells.setdefault((row, settings["attack"]), []).append(result)
+        cells.setdefault((table_row(recipe, settings), settings["attack"]), []).append(result)
     return in_order(attack for _, attack in cells), list(dict.fromkeys(row for row, _ in cells)), cells
+
+
+def table_row(recipe: Recipe, settings: Mapping[str, Any]) -> str:
+    """The row of a cell with these settings: figures over a setting have the defense in front of it."""
+    row = row_of(recipe, settings)
+    return f"{title(settings['defense'])}, {row}" if recipe.layout in {"lines", "time"} else row
 
 
 def best_places(cells: Mapping[Place, Sequence[Result]], value: Value = counted) -> set[Place]:
@@ -131,7 +131,7 @@ def provenance(recipe: Recipe, results: Sequence[Result]) -> str:
         lines.append(
             _row(
                 [
-                    title(row_of(recipe, settings)),
+                    title(table_row(recipe, settings)),
                     title(settings["attack"]),
                     str(settings["seed"]),
                     *("" if figure is None else f"{float(figure):.3f}" for figure in figures),
