@@ -25,7 +25,7 @@ test: ## Run the quick tests
 	$(PYTHON) -m pytest
 
 test-ci: ## Run what CI runs: also the slow tests and those that start real processes
-	$(PYTHON) -m pytest -m "not campaign" --durations=20
+	$(PYTHON) -m pytest -m "not campaign" -n 2 --dist loadgroup --durations=20
 
 test-all: ## Run every test, also campaigns of many minutes
 	$(PYTHON) -m pytest -m ""

@@ -14,19 +14,28 @@ from typing import Any
 
 import numba
 import numpy as np
-from numba import njit, prange
+from numba import njit
 
-from secureafl.kernels import simd
+from secureafl.kernels import Chunks, simd
+from secureafl.kernels.threads import MAX_THREADS, in_parts
 
 ROOT = Path(__file__).parent.parent
 
 
-@njit(parallel=True)
-def read_once(at, block_bytes, chunk_bytes, num_blocks):  # type: ignore[no-untyped-def]
+READ_PARTS = 64
+
+
+def read_once(chunks: Chunks, num_blocks: int, threads: int) -> float:
     """Add up all rows of all clients: what any pass has to do at least."""
-    parts = 64
-    out = np.zeros((parts, 8))
-    for part in prange(parts):
+    out = np.zeros((READ_PARTS, 8))
+    in_parts(_read, READ_PARTS, threads, chunks.at, chunks.block_bytes, chunks.chunk_bytes, num_blocks, out)
+    return float(out.sum())
+
+
+@njit(nogil=True)
+def _read(first_part, last_part, at, block_bytes, chunk_bytes, num_blocks, out):  # type: ignore[no-untyped-def]
+    parts = len(out)
+    for part in range(first_part, last_part):
         zero = simd.splat(np.float32(0))
         a, b, c, d = zero, zero, zero, zero
         for block in range(num_blocks * part // parts, num_blocks * (part + 1) // parts):
@@ -36,7 +45,6 @@ def read_once(at, block_bytes, chunk_bytes, num_blocks):  # type: ignore[no-unty
                     a, b = simd.add(a, simd.load(place)), simd.add(b, simd.load(place + 64))
                     c, d = simd.add(c, simd.load(place + 128)), simd.add(d, simd.load(place + 192))
         simd.add_wide(out[part].ctypes.data, simd.add(simd.add(a, b), simd.add(c, d)))
-    return out.sum()
 
 
 def interleaved(tasks: Mapping[str, Callable[[], object]], repeats: Mapping[str, int] | int) -> dict[str, float]:
@@ -63,7 +71,7 @@ def about() -> dict[str, Any]:
     return {
         "command": " ".join(["python", *sys.argv]),
         "commit": commit,
-        "threads": numba.get_num_threads(),
+        "threads": MAX_THREADS,
         "machine": platform.machine(),
         "versions": {"python": platform.python_version(), "numpy": np.__version__, "numba": numba.__version__},
     }

@@ -16,14 +16,14 @@ from _common import write
 from rich.console import Console
 from rich.table import Table
 
-from secureafl.lab import metrics
-from secureafl.lab.build import Laboratory, build
-from secureafl.lab.cell import CellSettings
+from secureafl.lab.cells import scores
+from secureafl.lab.cells.build import Laboratory, build
+from secureafl.lab.cells.cell import CellSettings
+from secureafl.lab.simulation.task import make_deterministic
 from secureafl.lab.streams import stream
-from secureafl.lab.task import make_deterministic
 from secureafl.server import Machine
-from secureafl.server.eject import eject
-from secureafl.server.recorded import RecordedRun
+from secureafl.server.review.eject import eject
+from secureafl.server.review.opened import RecordedRun
 from secureafl.types import Vector
 
 ATTACKS: dict[str, tuple[str, dict[str, float]]] = {
@@ -34,7 +34,7 @@ ATTACKS: dict[str, tuple[str, dict[str, float]]] = {
 
 
 def error_rate(lab: Laboratory, params: Vector) -> float:
-    return metrics.error_rate(lab.task.predict(params, lab.dataset.test_x), lab.dataset.test_y)
+    return scores.error_rate(lab.task.predict(params, lab.dataset.test_x), lab.dataset.test_y)
 
 
 def without_liars(lab: Laboratory, run: RecordedRun, rounds: int) -> Machine:

@@ -15,9 +15,9 @@ from pathlib import Path
 import numpy as np
 from _common import write
 
-from secureafl.lab.cell import CellSettings
-from secureafl.lab.figures import read_cell
-from secureafl.lab.sweep import CELLS, run_sweep
+from secureafl.lab.cells.cell import CellSettings
+from secureafl.lab.reports.plots import read_cell
+from secureafl.lab.sweeps.sweep import CELLS, run_sweep
 
 NUM_EVALUATIONS = 10
 

@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.table import Table
 
 from secureafl import Machine, MachineSettings, SecureAFL
-from secureafl.server.run import Run, StoreSettings
+from secureafl.server.record.run import Run, StoreSettings
 
 NUM_CLIENTS, DIM, SERVER_LR, SEED = 50, 139_960, 0.01, 0
 WARM_UP, ROUNDS, ARRIVALS = 250, 8, 50

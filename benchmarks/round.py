@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 from secureafl import ClientId, Machine, MachineSettings, build_defense
-from secureafl.lab.task import Task
+from secureafl.lab.simulation.task import Task
 
 SEED, NUM_CLIENTS, SERVER_LR, BATCH = 0, 50, 0.01, 32
 DEFENSES = {

@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.table import Table
 
 from secureafl import ClientId, Machine, MachineSettings, SecureAFL, kernels
-from secureafl.kernels.threads import spread
+from secureafl.kernels.threads import num_threads
 
 SEED = 0
 SERVER_LR = 0.01
@@ -65,18 +65,17 @@ def measure(n: int, d: int, repeats: int) -> dict[str, Any]:
     federation = Federation(n, d)
     federation.prepare()
     federation.arrive()
-    storage = federation.defense.history._storage
-    chunks, num_blocks = storage.chunks, -(-d // kernels.BLOCK)
+    pages = federation.defense.history._pages
+    chunks, num_blocks = pages.chunks, -(-d // kernels.BLOCK)
 
     def read() -> None:
-        spread(d * n * storage.num_rows)
-        read_once(chunks.at, chunks.block_bytes, chunks.chunk_bytes, num_blocks)
+        read_once(chunks, num_blocks, num_threads(d * n * pages.num_rows))
 
     best = interleaved({"read": read, "prepare": federation.prepare, "step": federation.arrive}, repeats)
     return {
         "clients": n,
         "parameters": d,
-        "bytes": storage.memory_bytes,
+        "bytes": pages.memory_bytes,
         "resident_bytes": resident_bytes() - before,
         "milliseconds": {name: 1e3 * best[name] for name in ("read", "step")},
         "share_of_read_limit": best["read"] / best["step"],

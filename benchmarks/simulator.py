@@ -25,9 +25,9 @@ from rich.console import Console  # noqa: E402
 from rich.table import Table  # noqa: E402
 
 from secureafl import Defense, Model, Update, Verdict  # noqa: E402
-from secureafl.lab.build import build  # noqa: E402
-from secureafl.lab.cell import CellSettings  # noqa: E402
-from secureafl.lab.task import make_deterministic  # noqa: E402
+from secureafl.lab.cells.build import build  # noqa: E402
+from secureafl.lab.cells.cell import CellSettings  # noqa: E402
+from secureafl.lab.simulation.task import make_deterministic  # noqa: E402
 from secureafl.types import Array, StateDict  # noqa: E402
 
 SEED = 0

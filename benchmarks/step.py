@@ -22,7 +22,7 @@ from rich.console import Console
 from rich.table import Table
 
 from secureafl import ClientId, Model, SecureAFL, SecureAFLSettings, Update, kernels
-from secureafl.kernels.threads import spread
+from secureafl.kernels.threads import num_threads
 
 SEED = 0
 SERVER_LR = 0.01
@@ -100,12 +100,11 @@ class Dense:
 def measure_step(n: int, d: int, repeats: int) -> dict[str, Any]:
     federation = Federation(n, d)
     dense = Dense(federation)
-    chunks = federation.defense.history._storage.chunks
+    chunks = federation.defense.history._pages.chunks
     num_blocks = -(-d // kernels.BLOCK)
 
     def read() -> None:
-        spread(d * n * 8)
-        read_once(chunks.at, chunks.block_bytes, chunks.chunk_bytes, num_blocks)
+        read_once(chunks, num_blocks, num_threads(d * n * 8))
 
     tasks: dict[str, Callable[[], object]] = {
         "read": read,

@@ -1,4 +1,4 @@
-"""Twenty clients, four of them liars, one shared model: who gets it to the optimum?
+"""Twenty clients, four of them malicious, one shared model: who gets it to the optimum?
 
 Run it:  python examples/first_steps.py
 """
@@ -9,7 +9,7 @@ from rich.table import Table
 
 from secureafl import Machine, MachineSettings, Vector, Verdict, build_defense
 
-NUM_CLIENTS, NUM_LIARS, DIM, ARRIVALS, MAX_DELAY = 20, 4, 30, 800, 10
+NUM_CLIENTS, NUM_MALICIOUS, DIM, ARRIVALS, MAX_DELAY = 20, 4, 30, 800, 10
 rng = np.random.default_rng(seed=7)
 optimum = rng.normal(size=DIM)
 own_optima = optimum + 0.2 * rng.normal(size=(NUM_CLIENTS, DIM))  # clients' data differ a little
@@ -17,9 +17,9 @@ curvature = rng.uniform(0.5, 2.0, size=(NUM_CLIENTS, DIM))
 
 
 def gradient(client: int, params: Vector, noise: np.random.Generator) -> Vector:
-    """What a client sends: a noisy gradient of its own quadratic; a liar reverses it and makes it ten times as long."""
+    """What a client sends: a noisy gradient of its own quadratic; a malicious one reverses it, ten times as long."""
     honest = curvature[client] * (params - own_optima[client]) + 0.3 * noise.normal(size=DIM)
-    return np.asarray(-10 * honest if client < NUM_LIARS else honest, np.float32)
+    return np.asarray(-10 * honest if client < NUM_MALICIOUS else honest, np.float32)
 
 
 def federate(defense: str) -> tuple[float, list[tuple[int, Verdict]]]:
@@ -37,17 +37,19 @@ def federate(defense: str) -> tuple[float, list[tuple[int, Verdict]]]:
     return float(np.linalg.norm(machine.model.params - optimum)), audit
 
 
-table = Table(title=f"{NUM_CLIENTS} clients, {NUM_LIARS} of them liars, {ARRIVALS} arrivals")
-for column in ("defense", "distance to the optimum", "honest accepted", "lies accepted"):
+table = Table(
+    title=f"{NUM_CLIENTS} clients, {NUM_MALICIOUS} of them malicious, {ARRIVALS} arrivals: distance to the optimum"
+)
+for column in ("defense", "distance", "honest accepted", "malicious accepted"):
     table.add_column(column, justify="left" if column == "defense" else "right")
 table.add_row("(before training)", f"{np.linalg.norm(optimum):.3g}", "", "")
 for name in ("asyncsgd", "kardam", "secureafl"):
     distance, audit = federate(name)
-    honest = [verdict.accepted for k, verdict in audit if k >= NUM_LIARS]
-    lies = [verdict.accepted for k, verdict in audit if k < NUM_LIARS]
-    table.add_row(name, f"{distance:.3g}", f"{np.mean(honest):.0%}", f"{np.mean(lies):.0%}")
+    honest = [verdict.accepted for k, verdict in audit if k >= NUM_MALICIOUS]
+    malicious = [verdict.accepted for k, verdict in audit if k < NUM_MALICIOUS]
+    table.add_row(name, f"{distance:.3g}", f"{np.mean(honest):.0%}", f"{np.mean(malicious):.0%}")
 console = Console()
 console.print(table)
-at, (k, verdict) = [(at, row) for at, row in enumerate(audit) if row[0] < NUM_LIARS and not row[1].accepted][-1]
+at, (k, verdict) = [(at, row) for at, row in enumerate(audit) if row[0] < NUM_MALICIOUS and not row[1].accepted][-1]
 numbers = ", ".join(f"{key} {value:.3g}" for key, value in verdict.evidence.items())
 console.print(f"One line of SecureAFL's audit: arrival {at}, hospital-{k}: [bold red]{verdict.reason}[/] ({numbers})")

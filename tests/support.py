@@ -51,8 +51,8 @@ class Quadratic:
         distance = float(np.linalg.norm(params - self.optimum))
         return Score(loss=distance, entropy=float(np.log(10.0) * np.tanh(distance)))
 
-    def defense(self, name: str, **settings: object) -> Defense:
-        return build_defense(name, self.dim, settings, server_lr=0.05, reference=self.reference, score=self.score)
+    def defense(self, name: str, server_lr: float = 0.05, /, **settings: object) -> Defense:
+        return build_defense(name, self.dim, settings, server_lr=server_lr, reference=self.reference, score=self.score)
 
 
 class Federation:

@@ -13,6 +13,7 @@ PACKAGES = (
     "secureafl",
     "secureafl.server",
     "secureafl.defenses",
+    "secureafl.defenses.secureafl",
     "secureafl.engines.flower",
     "secureafl.engines.nvflare",
     "secureafl.lab.attacks",

@@ -35,6 +35,7 @@ PUBLIC = (
     "secureafl",
     "secureafl.server",
     "secureafl.defenses",
+    "secureafl.defenses.secureafl",
     "secureafl.engines.flower",
     "secureafl.engines.nvflare",
     "secureafl.lab.attacks",

@@ -15,8 +15,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from secureafl.lab.cell import CellSettings
-from secureafl.lab.figures import Cell, read_cell
+from secureafl.lab.cells.cell import CellSettings
+from secureafl.lab.reports.plots import Cell, read_cell
 
 ATTACKED, UNDEFENDED, CALM = "SecureAFL, attacked", "AsyncSGD, attacked", "SecureAFL, no attack"
 NUM_TEST = 2000
@@ -81,7 +81,7 @@ def accuracy(cell: Cell) -> tuple[list[int], list[float]]:
 
 
 def draw(cells: dict[str, Cell], theme: Theme) -> Figure:
-    """Accuracy above, who was believed below, one axis of arrivals for both."""
+    """Accuracy above, who was accepted below, one axis of arrivals for both."""
     figure = Figure(figsize=(9.0, 5.9))
     upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=[1.0, 1.05])
     figure.subplots_adjust(left=0.07, right=0.765, top=0.875, bottom=0.085, hspace=0.26)
@@ -145,25 +145,25 @@ def draw_accuracy(axes: Axes, cells: dict[str, Cell], theme: Theme) -> None:
 
 
 def draw_arrivals(axes: Axes, cell: Cell, theme: Theme) -> None:
-    """One mark per update, one row per client: dots were believed, crosses rejected. The liars' rows are on top."""
+    """One mark per update, one row per client: dots were accepted, crosses rejected. Malicious rows are on top."""
     malicious, num_clients = set(cell.result["malicious"]), int(cell.settings["num_clients"])
     order = sorted(range(num_clients), key=lambda client: (client in malicious, client))
     row = np.empty(num_clients)
     row[order] = np.arange(num_clients) + np.array([2.5 if client in malicious else 0.0 for client in order])
-    arrivals, heights = np.arange(len(cell.lies)), row[cell.arrivals["client"]]
+    arrivals, heights = np.arange(len(cell.malicious)), row[cell.arrivals["client"]]
     accepted = cell.arrivals["accepted"].astype(bool)
-    for kind, colour in ((~cell.lies, theme.honest), (cell.lies, theme.lie)):
+    for kind, colour in ((~cell.malicious, theme.honest), (cell.malicious, theme.lie)):
         yes, no = kind & accepted, kind & ~accepted
         axes.scatter(arrivals[yes], heights[yes], s=7, color=colour, linewidths=0, alpha=0.8)
         axes.scatter(arrivals[no], heights[no], s=13, marker="x", color=colour, linewidths=0.9)
-    shares = [float(np.mean(accepted[kind])) for kind in (~cell.lies, cell.lies)]
+    shares = [float(np.mean(accepted[kind])) for kind in (~cell.malicious, cell.malicious)]
     num_honest = num_clients - len(malicious)
     for height, colour, text in (
-        (num_honest / 2, theme.honest, f"{num_honest} honest clients\n{shares[0]:.0%} believed (dots)"),
+        (num_honest / 2, theme.honest, f"{num_honest} honest clients\n{shares[0]:.0%} accepted (dots)"),
         (
             num_honest + 2.5 + len(malicious) / 2,
             theme.lie,
-            f"{len(malicious)} liars\n{1 - shares[1]:.0%} rejected (crosses)",
+            f"{len(malicious)} malicious clients\n{1 - shares[1]:.0%} rejected (crosses)",
         ),
     ):
         axes.annotate(

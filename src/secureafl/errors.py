@@ -6,7 +6,9 @@
     ├── LayoutError            named arrays do not fit the model they are meant for
     ├── DataError              a data set is missing or not as expected, with what to do about it
     ├── StateError             saved state does not belong to the object it is loaded into
-    └── StoreError             a run directory cannot be written, or is damaged
+    ├── StoreError             a run directory cannot be written, or is damaged
+    ├── EvaluationError        the user's `evaluate` failed; the run itself is whole and on disk
+    └── FederationError        a part of the server failed, and with it the run; it can be resumed
 
 A client's fault is never an exception: it is a `Verdict` that refuses the update and says why.
 """
@@ -40,6 +42,14 @@ class StateError(SecureAFLError):
 
 class StoreError(SecureAFLError):
     """A run's files cannot be read or written, or are damaged."""
+
+
+class EvaluationError(SecureAFLError):
+    """The user's `evaluate` failed in a run that is otherwise whole."""
+
+
+class FederationError(SecureAFLError):
+    """A part of the server failed, and the run was ended before anything else could go wrong."""
 
 
 def described(error: OSError) -> str:

@@ -58,7 +58,7 @@ class Reason(StrEnum):
     CHANGED_TOO_ABRUPTLY = "changed-too-abruptly"
     CHANGED_ON_SAME_MODEL = "changed-on-same-model"
     FILTER_CLOSED = "filter-closed"
-    OPPOSES_THE_CROWD = "opposes-the-crowd"
+    AGAINST_CONSENSUS = "against-consensus"
     TOO_FREQUENT = "too-frequent"
     AGAINST_REFERENCE = "against-reference"
     FAR_FROM_REFERENCE = "far-from-reference"
@@ -76,7 +76,10 @@ REFUSALS = frozenset(
         Reason.BAD_SIGNATURE,
     }
 )
-"""Answers that no defense could judge: no working client sends one."""
+"""Updates that no defense could judge: no working client sends one."""
+
+UNJUDGED = REFUSALS | {Reason.TOO_STALE}
+"""Updates that are refused without being judged. They are no arrivals: they move no version."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -116,7 +119,7 @@ class Update:
 class Verdict:
     """What a defense made of one update.
 
-    accepted   whether the update itself was believed
+    accepted   whether the update itself was accepted
     reason     a `Reason`, or a defense's own word
     direction  (d,) what the server steps along, or None for no step; a rejected update can still lead to a
                step (SecureAFL moves on the estimates alone), an accepted one to none (BASGD buffers it)

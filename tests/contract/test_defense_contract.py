@@ -7,13 +7,20 @@ from hypothesis import strategies as st
 from tests.support import Federation, Quadratic, model
 
 from secureafl import ClientId, Machine, Update, Vector
-from secureafl.defenses import DEFENSES, PAPER_VARIANTS, Defense
+from secureafl.defenses import DEFENSES, PAPER, PAPER_VARIANTS, Defense
 from secureafl.types import Reason
 
 CONFIGURATIONS: dict[str, tuple[str, dict[str, object]]] = {name: (name, {}) for name in DEFENSES}
 CONFIGURATIONS |= {f"secureafl-variant-{key}": ("secureafl", dict(changes)) for key, changes in PAPER_VARIANTS.items()}
-CONFIGURATIONS["secureafl-half-precision"] = ("secureafl", {"history_dtype": "float16", "refresh_interval": 50})
+CONFIGURATIONS["secureafl-published"] = ("secureafl", dict(PAPER))
+CONFIGURATIONS["secureafl-calibrated"] = ("secureafl", {"correction": "calibrated", "refresh_interval": 60})
+CONFIGURATIONS["secureafl-half-precision"] = (
+    "secureafl",
+    {"history_dtype": "float16", "correction": "calibrated", "refresh_interval": 50},
+)
 LIARS = frozenset({0})
+NUM_CLIENTS = 16
+"""What compares clients with each other begins with 10 of them."""
 
 every_configuration = pytest.mark.parametrize("configuration", CONFIGURATIONS)
 
@@ -22,7 +29,7 @@ def federation(configuration: str) -> Federation:
     name, changes = CONFIGURATIONS[configuration]
     if name == "asyncdefender":
         changes = {"num_first": 10, **changes}
-    problem = Quadratic()
+    problem = Quadratic(num_clients=NUM_CLIENTS)
     return Federation(problem, problem.defense(name, **changes), liars=LIARS, attack=lambda g: -3 * g)
 
 
@@ -149,7 +156,7 @@ def test_no_finite_update_however_extreme_makes_the_model_infinite(
 ) -> None:
     name, changes = CONFIGURATIONS[configuration]
     problem = Quadratic(num_clients=5, dim=4)
-    machine = Machine(problem.defense(name, **changes), np.zeros(4, np.float32))
+    machine = Machine(problem.defense(name, 1.0, **changes), np.zeros(4, np.float32))
     for k in range(5):
         machine.enrol(str(k))
     for client, values in arrivals:

@@ -5,6 +5,7 @@ from tests.support import Quadratic
 
 from secureafl import ClientId, Model, SecureAFL, SecureAFLSettings, Update
 from secureafl.defenses import PAPER
+from secureafl.defenses.secureafl import HessianProduct
 from secureafl.types import Reason
 
 
@@ -22,12 +23,13 @@ from secureafl.types import Reason
         {"alike": 0.1, "agreement_decay": 0.5},
         {"correction": "bounded"},
         {"correction": "calibrated"},
-        {"history": "all"},
+        {**PAPER, "history": "all"},
         {"bucket": 3},
         {"bucket": 4, "correction": "bounded"},
         {"aggregate": "trimmed_mean"},
         {"aggregate": "mean"},
-        {"memory": 1, "clip_norm": 1.0},
+        {"clip_norm": 1.0},
+        {"correction": "bounded", "memory": 1},
         {**PAPER, "percentile": 0.5},
     ],
     ids=lambda changes: ("paper-" if PAPER.items() <= changes.items() else "") + "-".join(map(str, changes)),
@@ -63,6 +65,8 @@ def test_fast_path_agrees_with_the_literal_reference_over_500_arrivals(
             params = params - np.float32(0.1) * verdict.direction
         models.append(Model(arrival + 1, params))
     assert len(outcomes) >= 3  # first contacts, acceptances and rejections were all met
-    corrects = settings.correction != "none"
-    assert fast.gaps.num_exact == corrects  # one pass per step: everything was carried along from the first
-    assert fast.gaps.drift <= 1e-6
+    if isinstance(fast.stages.estimate, HessianProduct):
+        assert (
+            fast.stages.estimate.gaps.num_exact == 1
+        )  # one pass per step: everything was carried along from the first
+        assert fast.stages.estimate.gaps.drift <= 1e-6

@@ -9,13 +9,11 @@ import pytest
 from tests.docs.pages import follow
 from tests.lab.tiny import tiny_cell, write_tiny_fashion
 
-from secureafl.defenses import DEFENSES
-from secureafl.defenses import Entry as DefenseEntry
-from secureafl.lab.attacks import ATTACKS
-from secureafl.lab.attacks import Entry as AttackEntry
-from secureafl.lab.cell import CellSettings
+from secureafl.defenses import DEFENSES, DefenseEntry
+from secureafl.lab.attacks import ATTACKS, AttackEntry
+from secureafl.lab.cells.cell import CellSettings
+from secureafl.lab.cells.experiment import run_cell
 from secureafl.lab.data import DATASETS
-from secureafl.lab.experiment import run_cell
 
 PAGES = Path(__file__).parents[2] / "docs" / "how-to"
 
@@ -41,6 +39,14 @@ def test_add_a_defense(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyP
     result = run_cell(tiny_cell(source, defense="norm_gate", attack="gaussian"), tmp_path / "out")
     assert result["detection"]["recall"] == 1.0
     assert result["reasons"]["malicious"]["too-long"] > 0
+
+
+def test_swap_a_stage(tmp_path: Path) -> None:
+    follow(PAGES / "swap-a-stage.md", tmp_path)
+
+
+def test_prepare_a_model(tmp_path: Path) -> None:
+    follow(PAGES / "prepare-a-model.md", tmp_path)
 
 
 def test_add_an_attack(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,10 +13,10 @@ from tests.scrapes import scrape
 from tests.server.recorded_runs import PROBLEM
 
 from secureafl import Layout, Machine
-from secureafl.engines.config import EngineSettings
+from secureafl.engines.engine_settings import EngineSettings
 from secureafl.server import Federation, FederationSettings
-from secureafl.server.metrics import DISK_METRICS, METRICS, MetricsServer
-from secureafl.server.sinks import SINKS
+from secureafl.server.report.prometheus import DISK_METRICS, METRICS, MetricsServer
+from secureafl.server.report.sinks import SINKS
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "how-to" / "metrics.md").read_text()
@@ -44,7 +44,7 @@ def scraped(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
     machine = Machine(PROBLEM.defense("secureafl"), params, settings.machine())
     layout = Layout.of({"w": params})
     run = Federation(machine, layout, settings, evaluate=lambda arrays: {"mean": float(arrays["w"].mean())})
-    server = MetricsServer(run.figures, host=HOST, port=free_port(), run_dir=settings.run_dir)
+    server = MetricsServer(run.telemetry, host=HOST, port=free_port(), run_dir=settings.run_dir)
     for k in range(20):
         assignment = run.assign(f"client-{k % 5}")
         assert assignment is not None

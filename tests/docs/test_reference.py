@@ -1,5 +1,6 @@
 """The generated pages hold everything the code has, and the hand-written list of verdicts too."""
 
+import importlib
 import importlib.util
 import json
 import sys
@@ -9,8 +10,9 @@ from types import ModuleType
 import pytest
 import typer.main
 
+import secureafl
 from secureafl import cli
-from secureafl.server.journal import Event
+from secureafl.server.record.entries import Event
 from secureafl.settings import Settings
 from secureafl.types import Reason
 
@@ -62,6 +64,26 @@ def test_every_public_name_is_on_the_page_once(generated: ModuleType) -> None:
     assert text.count(".. autoclass:: secureafl.Machine\n") == 1
     assert ".. autofunction:: secureafl.engines.flower.server_app\n" in text
     assert "secureafl.server.Machine\n" not in text
+
+
+INTERNAL = {
+    "secureafl.cli",
+    "secureafl.defenses.secureafl.combine",
+    "secureafl.defenses.secureafl.estimate",
+    "secureafl.history",
+    "secureafl.kernels",
+}
+"""Packages whose exports are for this package alone."""
+
+
+def test_what_a_package_exports_is_on_the_page_unless_it_is_internal(generated: ModuleType) -> None:
+    root = Path(*secureafl.__path__)
+    rooms = [".".join(("secureafl", *path.parent.relative_to(root).parts)) for path in root.rglob("__init__.py")]
+    exporting = {room for room in rooms if hasattr(importlib.import_module(room), "__all__")}
+    assert exporting - INTERNAL == {room for room in generated.PUBLIC if room in rooms}
+    text = generated.interface()
+    for room in exporting - INTERNAL:
+        assert f"## `{room}`" in text
 
 
 def test_a_page_is_filled_where_it_asks(generated: ModuleType) -> None:

@@ -43,7 +43,7 @@ def test_bring_your_own(tmp_path: Path) -> None:
 @pytest.mark.end_to_end
 def test_write_an_attack(tmp_path: Path) -> None:
     outputs = follow(TUTORIALS / "write-an-attack.md", tmp_path)
-    shown = [re.findall(r"(\w+): error ([0-9.]+), lies believed ([0-9]+)%", output) for output in outputs]
+    shown = [re.findall(r"(\w+): error ([0-9.]+), malicious accepted ([0-9]+)%", output) for output in outputs]
     loud, quiet = ({name: (float(error), int(lies)) for name, error, lies in found} for found in shown if found)
     assert loud["secureafl"][0] < 0.6 < 0.85 < loud["asyncsgd"][0]
     assert loud["secureafl"][1] < 20 < 50 < quiet["secureafl"][1]

@@ -13,7 +13,7 @@ import numpy as np
 from tests.support import Quadratic
 
 from secureafl import Machine, MachineSettings
-from secureafl.server.run import Run, StoreSettings
+from secureafl.server.record.run import Run, StoreSettings
 
 PROBLEM = Quadratic(num_clients=10, dim=20_000)
 FACTS: dict[str, object] = {"defense": "secureafl"}

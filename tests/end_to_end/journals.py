@@ -4,11 +4,12 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from secureafl.server.journal import Entry, Event, Journal
+from secureafl.server.record.entries import Entry, Event
+from secureafl.server.record.journal import Journal
 
 
 def read_journal(run_dir: Path) -> list[Entry]:
-    journal = Journal(run_dir / "run.db")
+    journal = Journal.reading(run_dir / "run.db")
     rows = list(journal.entries())
     journal.close()
     return rows
@@ -24,7 +25,7 @@ def wait_for_event(run_dir: Path, client: object, event: Event, timeout: float) 
 
 def wait_for(run_dir: Path, condition: Callable[[list[Entry]], bool], timeout: float) -> None:
     deadline = time.monotonic() + timeout
-    while not ((run_dir / "run.db").exists() and condition(read_journal(run_dir))):
+    while not ((run_dir / "head").exists() and condition(read_journal(run_dir))):
         assert time.monotonic() < deadline, f"the journal in {run_dir} does not say so after {timeout} s"
         time.sleep(1.0)
 

@@ -14,9 +14,10 @@ import pytest
 from safetensors.numpy import load_file
 from tests.end_to_end.flower_processes import Config, Deployment
 
-from secureafl.server.journal import Entry, Event, Journal
-from secureafl.server.recorded import RecordedRun
-from secureafl.server.run import repeat
+from secureafl.server.record.entries import Entry, Event
+from secureafl.server.record.journal import Journal
+from secureafl.server.record.run import repeat
+from secureafl.server.review.opened import RecordedRun
 
 ROOT = Path(__file__).parents[2]
 NUM_ARRIVALS = 120
@@ -76,9 +77,9 @@ def test_fifty_kills_change_nothing(tmp_path: Path) -> None:
 
 
 def arrivals(run_dir: Path) -> list[Entry]:
-    if not (run_dir / "run.db").exists():
+    if not (run_dir / "head").exists():  # the run has not begun
         return []
-    journal = Journal(run_dir / "run.db")
+    journal = Journal.reading(run_dir / "run.db")
     found = list(journal.entries(Event.ARRIVAL))
     journal.close()
     return found

@@ -16,12 +16,15 @@ from tests.end_to_end.child_processes import Process
 from tests.server.recorded_runs import LIARS, record
 from tests.view.journals import write_arrivals
 
+from secureafl.text import visible
+
 pytestmark = pytest.mark.end_to_end
 
 ROOT = Path(__file__).parents[2]
 PATIENCE = 60_000
 NUM_ARRIVALS = 300
-HOSTILE = """<img src=x onerror="window.pwned=1"><script>window.pwned=1</script>&lt;b&gt;'"</td>"""
+HOSTILE = """<img src=x onerror="window.pwned=1"><script>window.pwned=1</script>&lt;b&gt;'"</td>\x1b[2J\u202e"""
+SHOWN = visible(HOSTILE)
 
 
 @pytest.fixture(scope="module")
@@ -150,7 +153,7 @@ def test_one_client_and_one_verdict_in_the_words_of_the_audit(page: Page, addres
     expect(page.locator("h1")).to_have_text(f"Update {update}")
     words = page.locator("#words p").all_inner_texts()
     assert " ".join(words) == " ".join(command("audit", str(attacked), "--update", update).split())
-    assert "It was rejected: since its last believed answer" in words[1]
+    assert "It was rejected: since its last accepted update" in words[1]
     expect(page.locator("#gauge .over")).to_be_visible()
     evidence = page.locator("#evidence tbody tr")
     assert {"lipschitz_factor", "threshold"} <= set(evidence.locator("td:first-child").all_inner_texts())
@@ -186,12 +189,12 @@ def test_a_hostile_name_stays_text_on_every_page(page: Page, tmp_path: Path) -> 
             ("verdict?update=3", "#words"),
         ):
             page.goto(address + place)
-            expect(page.locator(where)).to_contain_text(HOSTILE)
+            expect(page.locator(where)).to_contain_text(SHOWN)
             assert page.locator("main img, main script, main b").count() == 0
             assert page.evaluate("window.pwned") is None
         page.goto(f"{address}clients")
-        page.get_by_role("link", name=HOSTILE, exact=True).click()
-        expect(page.locator("#name")).to_have_text(HOSTILE)
+        page.get_by_role("link", name=SHOWN, exact=True).click()
+        expect(page.locator("#name")).to_have_text(SHOWN)
 
 
 def test_nothing_is_asked_of_another_host_and_nothing_is_written(page: Page, address: str, attacked: Path) -> None:

@@ -23,15 +23,20 @@ def accuracies(log: str) -> dict[str, tuple[float, float]]:
 @pytest.mark.end_to_end
 def test_quickstart_in_simulation_stops_the_attack(tmp_path: Path) -> None:
     plot = tmp_path / "accuracy.png"
+    config: Config = {
+        "plot": str(plot),
+        "scenarios": "asyncsgd attacked, secureafl attacked",
+        "secureafl.stop-after-updates": 150,
+    }
     with Simulation(tmp_path / "flower") as engine:
-        run = engine.run(QUICKSTART, {"plot": str(plot)}, num_supernodes=20, timeout=900.0)
+        run = engine.run(QUICKSTART, config, num_supernodes=20, timeout=900.0)
     found = accuracies(run.log_text())
     assert found["asyncsgd attacked"][1] < 0.3
-    assert found["secureafl attacked"][0] > found["secureafl"][0] - 0.03  # the last ones swing from run to run
+    assert found["secureafl attacked"][0] > 0.5
     assert plot.stat().st_size > 10_000
 
 
-@pytest.mark.end_to_end
+@pytest.mark.campaign
 def test_quickstart_in_deployment(tmp_path: Path) -> None:
     config: Config = {
         "scenarios": "secureafl",
@@ -47,7 +52,7 @@ def test_quickstart_in_deployment(tmp_path: Path) -> None:
 
 @pytest.mark.end_to_end
 def test_stop_an_attack_draws_both_pictures(tmp_path: Path) -> None:
-    command = [sys.executable, str(EXAMPLES / "stop-an-attack" / "draw.py"), "--rounds", "300", "--runs", "runs"]
+    command = [sys.executable, str(EXAMPLES / "stop-an-attack" / "draw.py"), "--rounds", "200", "--runs", "runs"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=900)
     assert done.returncode == 0, done.stderr
     ends = {

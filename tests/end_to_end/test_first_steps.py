@@ -27,6 +27,14 @@ def test_liars_ruin_asyncsgd_and_not_secureafl() -> None:
     assert "torch" not in done.stderr
 
 
+@pytest.mark.end_to_end
+def test_a_stage_of_ones_own_judges_beside_the_others() -> None:
+    example = ROOT / "examples" / "own_stage.py"
+    done = subprocess.run([sys.executable, example], capture_output=True, text=True, timeout=120, check=True)
+    assert float(done.stdout.split(":")[1].split()[0]) < 1.0
+    assert re.search(r"\d+ longer-than-before", done.stdout)
+
+
 def snippet(page: str) -> str:
     """All Python code blocks of a page, joined, but for those that need an app of the reader's."""
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)

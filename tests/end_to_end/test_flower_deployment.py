@@ -9,14 +9,14 @@ from tests.end_to_end.flower_processes import Config, Deployment
 from tests.end_to_end.journals import arrivals, read_journal, wait_for, wait_for_arrivals, wait_for_event
 
 from secureafl.engines.signing import write_key_pair
-from secureafl.server.journal import Entry, Event
+from secureafl.server.record.entries import Entry, Event
 
 pytestmark = pytest.mark.end_to_end
 
 APP = Path(__file__).parent / "flower_app"
 
 
-@pytest.mark.parametrize("tls", [False, True], ids=["insecure", "tls"])
+@pytest.mark.parametrize("tls", [pytest.param(False, marks=pytest.mark.campaign), True], ids=["insecure", "tls"])
 def test_eight_nodes_two_liars_one_slow_one_killed_one_late(tls: bool, tmp_path: Path) -> None:
     roles: dict[int, Config] = {
         **{index: {"role": "honest"} for index in range(4)},
@@ -76,7 +76,7 @@ def seen(rows: list[Entry], ids: dict[str, int]) -> dict[str, bool]:
     }
     return {
         "raise": any("cannot train" in reason or "code 2" in reason for _, reason in reasons["raise"]),
-        "garbage": (Event.ARRIVAL, "malformed") in reasons["garbage"],
+        "garbage": (Event.REFUSED, "malformed") in reasons["garbage"],
         "exit": any(event in {Event.CLIENT_ERROR, Event.EXPIRED} for event, _ in reasons["exit"]),
         "late-answer": any(event is Event.EXPIRED for event, _ in reasons["late-answer"]),
     }

@@ -33,10 +33,10 @@ REPRODUCIBLE = (
     "server_bytes",
 )
 OPTIONS = {
-    "rounds": 240,
+    "rounds": 120,
     "jobs": 2,
-    "snapshot-rounds": 20,
-    "set": ["num_clients=8", "batch_size=8", "evaluate_every=40", "malicious_fraction=0.25"],
+    "snapshot-rounds": 10,
+    "set": ["num_clients=8", "batch_size=8", "evaluate_every=20", "malicious_fraction=0.25"],
 }
 
 

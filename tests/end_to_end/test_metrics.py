@@ -11,8 +11,8 @@ from tests.end_to_end.flower_processes import Config, Deployment
 from tests.end_to_end.journals import read_journal
 from tests.scrapes import scrape
 
-from secureafl.server.figures import verdict_of
-from secureafl.server.journal import Entry, Event
+from secureafl.server.live.telemetry import verdict_of
+from secureafl.server.record.entries import Entry, Event
 
 pytestmark = pytest.mark.end_to_end
 
@@ -83,7 +83,7 @@ def enough(found: dict[str, float]) -> bool:
 
 def counter_of(row: Entry) -> str:
     """The counter that this row of the journal is counted by."""
-    if row.event is Event.ARRIVAL:
+    if row.event in {Event.ARRIVAL, Event.REFUSED}:
         verdict = verdict_of(row.reason, bool(row.accepted))
         return f"secureafl_arrivals_total{{reason={row.reason}}}{{verdict={verdict}}}"
     if row.event is Event.ISSUED:

@@ -15,7 +15,7 @@ from tests.end_to_end.nvflare_processes import FAILED, SERVER, Deployment, simul
 
 from secureafl.engines.nvflare import AsyncClient, AsyncServer, federation_recipe
 from secureafl.engines.signing import write_key_pair
-from secureafl.server.journal import Entry, Event
+from secureafl.server.record.entries import Entry, Event
 
 pytestmark = [
     pytest.mark.end_to_end,

@@ -10,8 +10,9 @@ import pytest
 from tests.end_to_end.crash_worker import FACTS, PROBLEM, advance, machine
 
 from secureafl.errors import StoreError
-from secureafl.server.journal import Event, Journal
-from secureafl.server.run import Run, StoreSettings
+from secureafl.server.record.entries import Event
+from secureafl.server.record.journal import Journal
+from secureafl.server.record.run import Run, StoreSettings
 
 pytestmark = pytest.mark.end_to_end
 
@@ -44,9 +45,10 @@ def test_a_full_disk_ends_the_run_and_what_was_acknowledged_is_there_after(small
             advance(run)
             acknowledged += 1
 
-    with pytest.raises(StoreError, match=r"run\.db: database or disk is full"):
+    with pytest.raises(StoreError, match=r"run\.db cannot be written: database or disk is full"):
         fill()
     assert acknowledged > 5
+    run.close()
     subprocess.run(["mount", "-o", "remount,size=64m", str(small_disk)], check=True)  # the operator makes room
     resumed = Run.resume(machine(), StoreSettings(run_dir=small_disk / "run", snapshot_every=10_000), facts=FACTS)
     assert resumed.machine.model.version == acknowledged
@@ -108,7 +110,7 @@ def test_a_flipped_byte_in_the_database_never_goes_unnoticed_or_does_no_harm(sha
     except StoreError as error:
         named = str(tmp_path) in str(error)
     else:  # the byte was in a part that no one reads: then nothing is lost
-        journal = Journal(database)
+        journal = Journal.reading(database)
         named = version == sum(1 for _ in journal.entries(Event.ARRIVAL, payloads=True)) == 30
         journal.close()
     assert named

@@ -16,7 +16,7 @@ from rich.console import Console
 from tests.end_to_end.child_processes import HOST, free_port
 from tests.scrapes import scrape
 
-from secureafl.engines.config import EngineSettings
+from secureafl.engines.engine_settings import EngineSettings
 from secureafl.engines.flower import read_run_config
 from secureafl.engines.nvflare import NVFlareSettings
 from secureafl.engines.reporting import run_name

@@ -6,6 +6,7 @@ from secureafl.engines.schedule import Schedule
 
 def collect(num_workers: int, delays: dict[str, float], expected: int) -> list[str]:
     served: list[str] = []
+    died: list[BaseException] = []
     done = threading.Event()
 
     def serve(item: str) -> None:
@@ -20,11 +21,12 @@ def collect(num_workers: int, delays: dict[str, float], expected: int) -> list[s
         if len(served) == expected:
             done.set()
 
-    schedule: Schedule[str] = Schedule(serve, on_error, num_workers=num_workers, clock=time.monotonic)
+    schedule: Schedule[str] = Schedule(serve, on_error, died.append, num_workers=num_workers, clock=time.monotonic)
     for item, delay in delays.items():
         schedule.put(item, delay)
     assert done.wait(5)
     schedule.close(timeout=5)
+    assert died == []
     return served
 
 
@@ -43,9 +45,32 @@ def test_an_error_is_reported_and_the_worker_goes_on() -> None:
 
 def test_closing_serves_nothing_more() -> None:
     served: list[str] = []
-    schedule: Schedule[str] = Schedule(served.append, lambda *_: None, num_workers=2, clock=time.monotonic)
+    schedule: Schedule[str] = Schedule(
+        served.append, lambda *_: None, lambda _: None, num_workers=2, clock=time.monotonic
+    )
     schedule.put("never", 60.0)
     began = time.monotonic()
     schedule.close(timeout=5)
     assert time.monotonic() - began < 2
     assert served == []
+
+
+def test_a_worker_that_dies_says_so() -> None:
+    died: list[BaseException] = []
+    told = threading.Event()
+
+    def on_death(error: BaseException) -> None:
+        died.append(error)
+        told.set()
+
+    def on_error(item: str, error: Exception) -> None:
+        raise OSError("and the handling failed too") from error
+
+    def serve(item: str) -> None:
+        raise ValueError(item)
+
+    schedule: Schedule[str] = Schedule(serve, on_error, on_death, num_workers=1, clock=time.monotonic)
+    schedule.put("bad")
+    assert told.wait(5)
+    schedule.close(timeout=5)
+    assert [str(error) for error in died] == ["and the handling failed too"]

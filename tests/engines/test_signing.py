@@ -37,7 +37,32 @@ def test_a_signature_holds_for_one_key_nonce_version_and_update(tmp_path: Path) 
 
 def test_private_keys_are_readable_by_their_owner_only(tmp_path: Path) -> None:
     write_key_pair(tmp_path / "key.pem")
-    assert (tmp_path / "key.pem").stat().st_mode & 0o077 == 0
+    assert (tmp_path / "key.pem").stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize("content", ["someone's key", ""])
+def test_a_file_that_exists_is_never_overwritten(content: str, tmp_path: Path) -> None:
+    path = tmp_path / "key.pem"
+    path.write_text(content)
+    with pytest.raises(SettingsError, match=r"key\.pem exists.* name another file, or move this one away") as raised:
+        write_key_pair(path)
+    assert "\n" not in str(raised.value)
+    assert path.read_text() == content
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_link_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "key.pem").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(SettingsError, match="never overwritten"):
+        write_key_pair(tmp_path / "key.pem")
+    assert not (tmp_path / "elsewhere").exists()
+
+
+def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(
+        SettingsError, match=r"cannot write a signing key to .*none/key\.pem: No such file or directory"
+    ):
+        write_key_pair(tmp_path / "none" / "key.pem")
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from secureafl import kernels
-from secureafl.storage import BASE, Precision, Storage
+from secureafl.history import BASE, Pages, Precision
 from secureafl.types import Vector
 
 RNG = np.random.default_rng(0)
@@ -10,9 +10,9 @@ NUM_CLIENTS, NUM_ROWS, DIM = 20, 8, 333
 PARAMS = RNG.normal(size=DIM).astype(np.float32)
 
 
-def filled(precision: Precision) -> tuple[Storage, Vector]:
+def filled(precision: Precision) -> tuple[Pages, Vector]:
     """A storage, and what it holds as one array (n, r, d)."""
-    storage = Storage(DIM, NUM_ROWS, precision)
+    storage = Pages(DIM, NUM_ROWS, precision)
     storage.rebase(PARAMS + np.float32(0.5))
     values = RNG.normal(size=(NUM_CLIENTS, NUM_ROWS, DIM)).astype(np.float32)
     for client in values:

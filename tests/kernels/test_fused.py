@@ -7,17 +7,17 @@ import numpy as np
 import pytest
 
 from secureafl import kernels
+from secureafl.history import BASE, DELTA, Pages, Precision
 from secureafl.kernels import fused, reference, tile_plain, tile_simd
-from secureafl.storage import BASE, DELTA, Precision, Storage
 from secureafl.types import Vector
 
 NUM_ROWS = 8
 
 
-def make(n: int, d: int, precision: Precision = "float32", threads: int | None = None) -> tuple[Storage, Vector]:
+def make(n: int, d: int, precision: Precision = "float32", threads: int | None = None) -> tuple[Pages, Vector]:
     """A storage, and what it holds as one array (n, r, d)."""
     rng = np.random.default_rng(n * d)
-    storage = Storage(d, NUM_ROWS, precision, threads=threads)
+    storage = Pages(d, NUM_ROWS, precision, threads=threads)
     values = rng.normal(size=(n, NUM_ROWS, d)).astype(np.float32)
     for client in values:
         slot = storage.add()
@@ -29,7 +29,7 @@ def make(n: int, d: int, precision: Precision = "float32", threads: int | None =
     return storage, values
 
 
-def run(storage: Storage, sender: int, heard: bool, rule: kernels.Rule) -> kernels.Step:
+def run(storage: Pages, sender: int, heard: bool, rule: kernels.Rule) -> kernels.Step:
     rng = np.random.default_rng(5)
     n, d = len(storage), storage.dim
     weights, params = rng.normal(size=(n, NUM_ROWS)), rng.normal(size=d).astype(np.float32)
@@ -80,15 +80,15 @@ def test_bits_do_not_depend_on_the_number_of_threads() -> None:
         np.testing.assert_array_equal(one, other)
 
 
-def pairs(storage: Storage, num_votes: int) -> kernels.Step:
-    """A step over pairs of the last updates alone, one vote silent if there is one more client than votes."""
+def pairs(storage: Pages, num_votes: int) -> kernels.Step:
+    """A step over pairs of the last updates alone, one vote excluded if there is one more client than votes."""
     n, rng = len(storage), np.random.default_rng(7)
     weights = np.zeros((n, NUM_ROWS))
     weights[:, DELTA] = 1.0
-    rule, silent = kernels.Rule.median(-(-num_votes // 2)), np.arange(n) >= num_votes
+    rule, excluded = kernels.Rule.median(-(-num_votes // 2)), np.arange(n) >= num_votes
     params, order = np.zeros(storage.dim, np.float32), rng.permutation(num_votes)
     return kernels.fused_step(
-        storage.chunks, weights, params, n, None, rule, 0.1, silent=silent, follow=False, order=order, bucket=2
+        storage.chunks, weights, params, n, None, rule, 0.1, excluded=excluded, follow=False, order=order, bucket=2
     )
 
 
@@ -103,16 +103,18 @@ def test_pairs_of_updates_are_averaged_exactly_up_to_one_rounding(num_votes: int
     np.testing.assert_array_equal(pairs(storage, num_votes).direction, expected)
 
 
-@pytest.mark.parametrize("precision", ["float32", "float16"])
+@pytest.mark.skipif(vars(fused)["combine"] is not tile_simd.combine, reason="this machine has nothing but plain loops")
+@pytest.mark.parametrize("precision", [pytest.param(kind, marks=pytest.mark.slow) for kind in ("float32", "float16")])
 def test_plain_loops_do_the_same_as_explicit_vectors(precision: Precision, monkeypatch: pytest.MonkeyPatch) -> None:
     few, many = make(12, 200, precision)[0], make(131, 200, precision)[0]
     names = ("accumulate", "average_pairs", "combine", "exchange", "prefetch", "select_middle")
     steps = []
-    for tiles in (tile_simd, tile_plain):
-        scope = {**fused.__dict__, **{name: getattr(tiles, name) for name in names}}
-        scope["_prefetch"] = numba.njit(FunctionType(fused._prefetch.py_func.__code__, scope))
-        kernel = FunctionType(fused._fused_step.py_func.__code__, scope)
-        monkeypatch.setattr(fused, "_fused_step", numba.njit(error_model="numpy")(kernel))
+    for plain in (False, True):
+        if plain:
+            scope = {**fused.__dict__, **{name: getattr(tile_plain, name) for name in names}}
+            scope["_prefetch"] = numba.njit(FunctionType(fused._prefetch.py_func.__code__, scope))
+            kernel = FunctionType(fused._fused_step.py_func.__code__, scope)
+            monkeypatch.setattr(fused, "_fused_step", numba.njit(error_model="numpy")(kernel))
         steps.append([*run(few, 2, True, kernels.Rule.median(12)), *run(many, 2, True, kernels.Rule.median(131))])
         steps[-1] += [pairs(few, 12).direction, pairs(many, 131).direction]
         monkeypatch.undo()

@@ -10,19 +10,28 @@ import pytest
 
 from secureafl.defenses import DEFENSES
 from secureafl.lab.attacks import ATTACKS
-from secureafl.lab.recipes import RECIPES
-from secureafl.lab.sweep import read_sweep
+from secureafl.lab.sweeps.recipes import RECIPES
+from secureafl.lab.sweeps.sweep import read_sweep
 
 pytestmark = pytest.mark.slow
 
 
 def test_all_attacks_run_against_all_defenses(tmp_path: Path) -> None:
-    cells = RECIPES["matrix"].cells(evaluate_every=50)
+    cells = RECIPES["matrix"].cells(rounds=60, evaluate_every=30)
     pairs = {(cell.defense, cell.attack) for cell in cells}
     assert pairs == {(defense, attack) for defense in DEFENSES for attack in ["none", *ATTACKS]}
     # in a process of its own: Ray leaves files and processes to the end of the one it was started in
     command = [sys.executable, "-c", "from secureafl.cli import app; app()", "lab", "sweep", "matrix"]
-    command += ["--jobs", str(min(4, os.cpu_count() or 1)), "--set", "evaluate_every=50", "--out", str(tmp_path)]
+    command += [
+        "--jobs",
+        str(min(4, os.cpu_count() or 1)),
+        "--rounds",
+        "60",
+        "--set",
+        "evaluate_every=30",
+        "--out",
+        str(tmp_path),
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     results = read_sweep(tmp_path, "matrix")

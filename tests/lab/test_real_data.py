@@ -7,8 +7,8 @@ import pytest
 from tests.lab.real_data import RealData
 
 from secureafl.lab.data import LabelKind, fang, time_blocks
+from secureafl.lab.simulation.task import Task
 from secureafl.lab.streams import stream
-from secureafl.lab.task import Task
 
 # Decoding takes long the first time; afterwards all of these are quick.
 SETS = [

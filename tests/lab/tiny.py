@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from secureafl.lab.cell import CellSettings
+from secureafl.lab.cells.cell import CellSettings
 
 NUM_TRAIN, NUM_TEST = 480, 100
 

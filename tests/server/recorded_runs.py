@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 from tests.support import Quadratic
 
 from secureafl import Machine, MachineSettings
-from secureafl.server.recorded import RecordedRun
-from secureafl.server.run import Run, StoreSettings
+from secureafl.server.record.run import Run, StoreSettings
+from secureafl.server.review.opened import RecordedRun
 
 PROBLEM = Quadratic(num_clients=8, dim=12, noise=0.02, spread=0.1)
 LIARS = (0, 1)
+NAMES = [f"client-{k}" for k in range(PROBLEM.num_clients)]
 SERVER_LR = 0.05
 MAX_DELAY = 4
 
@@ -24,6 +26,7 @@ def record(
     defense: str = "secureafl",
     liars: tuple[int, ...] = LIARS,
     strength: float = -10.0,
+    names: Sequence[str] = NAMES,
 ) -> RecordedRun:
     """A run by the paper's protocol whose liars send `strength` times the truth."""
     settings = MachineSettings(server_lr=SERVER_LR, keep_recent=MAX_DELAY)
@@ -37,10 +40,10 @@ def record(
         "keep_recent": MAX_DELAY,
     }
     run = Run(machine, StoreSettings(run_dir=run_dir, snapshot_every=50), facts=facts)
-    for version in range(num_arrivals):
-        rng = np.random.default_rng(version)
+    for number in range(num_arrivals):
+        rng, version = np.random.default_rng(number), machine.model.version
         client = int(rng.integers(PROBLEM.num_clients))
-        ticket = run.issue(f"client-{client}", int(rng.integers(max(0, version - MAX_DELAY), version + 1)))
+        ticket = run.issue(names[client], int(rng.integers(max(0, version - MAX_DELAY), version + 1)))
         delta = PROBLEM.noisy_gradient(client, machine.model_of(ticket).params, rng)
         run.receive(ticket.number, (delta * strength if client in liars else delta).astype(np.float32))
     run.close()

@@ -4,7 +4,7 @@ from tests.support import Federation, Quadratic
 
 from secureafl import ClientId, Machine, MachineSettings, Vector
 from secureafl.defenses import AsyncSGD
-from secureafl.errors import SecureAFLError, StateError
+from secureafl.errors import SecureAFLError, SettingsError, StateError
 from secureafl.types import Reason
 
 
@@ -90,15 +90,49 @@ def test_too_stale_an_answer_is_refused_and_its_model_was_dropped_before() -> No
     assert verdict.reason == Reason.TOO_STALE
     assert verdict.evidence["staleness"] == 3
     assert server.model.params.tolist() == [-3, -3]
-    assert server.model.version == 4
+    assert server.model.version == 3, "refused without being judged: no arrival"
 
 
-def test_a_refused_arrival_counts_but_shares_the_parameters() -> None:
+def test_garbage_closes_its_ticket_and_counts_as_nothing() -> None:
     server = machine()
     before = server.model
+    for answer in (vector(np.nan, 0), np.zeros(3, np.float32)):
+        ticket = server.issue(A)
+        assert server.receive(ticket.number, answer).reason in {Reason.NOT_FINITE, Reason.WRONG_SHAPE}
+        assert server.ticket(ticket.number) is None
+    server.refuse(server.issue(A).number, Reason.MALFORMED)
+    assert server.model is before
+    assert server.open_tickets == []
+
+
+def test_a_run_that_0_1_began_goes_on_counting_refused_updates() -> None:
+    server = machine(count_refused=True)
+    before = server.model
     server.receive(server.issue(A).number, vector(np.nan, 0))
-    assert server.model.version == 1
+    server.refuse(server.issue(A).number, Reason.MALFORMED)
+    assert server.model.version == 2
     assert server.model.params is before.params
+
+
+def test_versions_are_released_whoever_still_holds_them() -> None:
+    """Against the plain rule: a version is held while it is recent, or in use and not too stale."""
+    for keep, limit in ((0, None), (3, None), (0, 4), (2, 4), (6, 4)):
+        server, rng = machine(keep_recent=keep, max_staleness=limit), np.random.default_rng(7)
+        for _ in range(300):
+            if server.open_tickets and rng.random() < 0.5:
+                ticket = server.open_tickets[int(rng.integers(len(server.open_tickets)))]
+                if rng.random() < 0.2:
+                    server.withdraw(ticket.number)
+                else:
+                    server.receive(ticket.number, vector(1e-3, 0))
+            else:
+                server.issue(A)
+            present, used = server.model.version, {ticket.version for ticket in server.open_tickets}
+            assert server.held_versions == [
+                version
+                for version in range(present + 1)
+                if version >= present - keep or (version in used and (limit is None or version >= present - limit))
+            ]
 
 
 def test_a_step_beyond_float32_is_refused() -> None:
@@ -159,7 +193,7 @@ def test_restored_machine_has_the_same_tickets_models_and_names() -> None:
 
 
 def test_versions_with_equal_parameters_are_saved_once() -> None:
-    server = machine(keep_recent=10)
+    server = machine(keep_recent=10, count_refused=True)
     for _ in range(6):
         server.receive(server.issue(B).number, vector(np.nan, 0))
     assert server.state_dict()["params"].shape == (1, 2)
@@ -189,3 +223,10 @@ def test_the_machine_uses_no_global_randomness_or_clock(monkeypatch: pytest.Monk
     state = str(np.random.get_state())  # noqa: NPY002
     federation.machine.receive(ticket.number, delta)
     assert str(np.random.get_state()) == state  # noqa: NPY002
+
+
+@pytest.mark.parametrize("name", ["sageflow", "zenopp"])
+def test_a_defense_that_counts_on_another_learning_rate_is_refused(name: str) -> None:
+    problem = Quadratic()
+    with pytest.raises(SettingsError, match=r"counts on server_lr = 0.05, the machine has 0.1: give both the same"):
+        Machine(problem.defense(name), np.zeros(12, np.float32), MachineSettings(server_lr=0.1))

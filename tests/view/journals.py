@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from secureafl.server.journal import Entry, Event, Journal
+from secureafl.server.record.entries import Entry, Event
+from secureafl.server.record.journal import Journal
 
 
 def write_arrivals(
@@ -19,8 +20,7 @@ def write_arrivals(
 ) -> Path:
     """Arrivals of clients in turn, `rate` per second; every fourth is rejected. Returns the run's folder."""
     path.mkdir(parents=True, exist_ok=True)
-    journal = Journal(path / "run.db")
-    journal.state_fact("defense", defense)
+    journal = Journal(path / "run.db", {"defense": defense})
     append_arrivals(journal, count, clients=clients, rate=rate, payload=payload)
     if finished:
         journal.append(Entry(count / rate, count, "", Event.FINISHED))

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from tests.view.journals import write_arrivals
 
-from secureafl.server.journal import Entry, Event
+from secureafl.server.record.entries import Entry, Event
 from secureafl.view.arrivals import Arrivals, Table
 from secureafl.view.charts import MAX_INTERVALS, MAX_POINTS, intervals, points, round_width, thinning
 from secureafl.view.reader import RunReader

@@ -3,8 +3,8 @@ from pathlib import Path
 from tests.server.recorded_runs import LIARS, record
 from tests.view.journals import write_arrivals
 
-from secureafl.server.audit import client_records
-from secureafl.server.journal import Journal
+from secureafl.server.record.journal import Journal
+from secureafl.server.review.audit import client_records
 from secureafl.view.overview import overview, worst_clients
 from secureafl.view.reader import RunReader, State
 

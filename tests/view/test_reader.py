@@ -6,9 +6,11 @@ from tests.server.recorded_runs import record
 from tests.view.journals import append_arrivals, write_arrivals
 
 from secureafl.errors import StoreError
-from secureafl.server.audit import client_records
-from secureafl.server.journal import Entry, Event, Journal
-from secureafl.view.reader import SILENT_SECONDS, RunReader, State
+from secureafl.files import FolderLock
+from secureafl.server.record.entries import Entry, Event
+from secureafl.server.record.journal import Journal
+from secureafl.server.review.audit import client_records
+from secureafl.view.reader import IDLE_SECONDS, RunReader, State
 
 
 def test_clients_are_those_of_the_audit(tmp_path: Path) -> None:
@@ -37,7 +39,7 @@ def test_only_what_is_new_is_read(tmp_path: Path) -> None:
 
 
 def test_a_run_is_live_then_finished_then_live_again(tmp_path: Path) -> None:
-    journal = Journal(tmp_path / "run.db")
+    journal, server = Journal(tmp_path / "run.db"), FolderLock(tmp_path)
     append_arrivals(journal, 2)
     reader = RunReader(tmp_path)
     states = [reader.state]
@@ -45,9 +47,10 @@ def test_a_run_is_live_then_finished_then_live_again(tmp_path: Path) -> None:
         journal.append(Entry(1.0, 2, "", event))
         reader.refresh()
         states.append(reader.state)
-    journal.close()
+    server.release()  # as when it is killed
     reader.refresh()
-    states.append(reader.state)  # nobody has it open, and its end was not written down
+    states.append(reader.state)  # nobody holds it, and its end was not written down
+    journal.close()
     assert states == [State.LIVE, State.FINISHED, State.LIVE, State.STOPPED]
     assert [state.over for state in states] == [False, True, False, True]
 
@@ -74,12 +77,13 @@ def test_a_run_that_stops_just_before_it_is_read_is_stopped(tmp_path: Path) -> N
     late.close()
 
 
-def test_a_run_that_writes_nothing_for_a_while_is_silent(tmp_path: Path) -> None:
-    journal = Journal(tmp_path / "run.db")
+def test_a_run_that_writes_nothing_for_a_while_is_idle(tmp_path: Path) -> None:
+    journal, server = Journal(tmp_path / "run.db"), FolderLock(tmp_path)
     append_arrivals(journal, 2)
     now = (tmp_path / "run.db-wal").stat().st_mtime
-    assert RunReader(tmp_path, clock=lambda: now + SILENT_SECONDS - 1.0).state is State.LIVE
-    assert RunReader(tmp_path, clock=lambda: now + SILENT_SECONDS + 1.0).state is State.SILENT
+    assert RunReader(tmp_path, clock=lambda: now + IDLE_SECONDS - 1.0).state is State.LIVE
+    assert RunReader(tmp_path, clock=lambda: now + IDLE_SECONDS + 1.0).state is State.IDLE
+    server.release()
     journal.close()
 
 
@@ -94,7 +98,7 @@ def test_an_arrival_is_found_with_all_its_evidence(tmp_path: Path) -> None:
 
 def test_nothing_in_the_folder_changes(tmp_path: Path) -> None:
     record(tmp_path, 30).journal.close()
-    left_over = tmp_path / "snapshots" / "000000000099.tmp"  # what a live server is just writing
+    left_over = tmp_path / "snapshots" / ".000000000099.safetensors.1"  # what a live server is just writing
     left_over.write_bytes(b"half a snapshot")
     before = {file: file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()}
     reader = RunReader(tmp_path)

@@ -6,7 +6,9 @@ from rich.console import Console
 from tests.server.recorded_runs import LIARS, record
 from tests.view.journals import append_arrivals, write_arrivals
 
-from secureafl.server.journal import Entry, Event, Journal
+from secureafl.files import FolderLock
+from secureafl.server.record.entries import Entry, Event
+from secureafl.server.record.journal import Journal
 from secureafl.view.overview import overview
 from secureafl.view.reader import RunReader
 from secureafl.view.terminal import picture, sparkline, watch
@@ -31,7 +33,7 @@ def test_one_picture_of_a_recorded_run(tmp_path: Path) -> None:
 
 
 def test_it_follows_a_live_run_and_ends_with_it(tmp_path: Path) -> None:
-    journal = Journal(tmp_path / "run.db")
+    journal, server = Journal(tmp_path / "run.db"), FolderLock(tmp_path)
     append_arrivals(journal, 8)
     looks: list[int] = []
 
@@ -46,6 +48,7 @@ def test_it_follows_a_live_run_and_ends_with_it(tmp_path: Path) -> None:
     assert len(looks) == 3
     assert "finished" in text
     assert "18 (75%)" in text, "a quarter of 24 was rejected"
+    server.release()
     journal.close()
 
 
@@ -64,6 +67,7 @@ def test_names_are_neither_markup_nor_commands_to_the_terminal(tmp_path: Path) -
     text = printed(tmp_path, once=True)
     assert "[red]x[/red]" in text
     assert "\x1b" not in text
+    assert r"\x1b[2Jy" in text
 
 
 def test_it_fits_a_small_terminal(tmp_path: Path) -> None:

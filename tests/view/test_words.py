@@ -1,6 +1,6 @@
 import pytest
 
-from secureafl.view.words import duration, number, printable
+from secureafl.view.words import duration, number
 
 
 @pytest.mark.parametrize(
@@ -33,8 +33,3 @@ def test_numbers(value: float | None, text: str) -> None:
 )
 def test_durations(seconds: float, text: str) -> None:
     assert duration(seconds) == text
-
-
-def test_a_name_cannot_steer_the_terminal() -> None:
-    assert printable("\x1b[2Jhospital\r\n\x9b") == "\ufffd[2Jhospital\ufffd\ufffd\ufffd"
-    assert printable("Charité 7 λ") == "Charité 7 λ"

@@ -63,12 +63,12 @@ def summary(results: dict[Scenario, Result]) -> Table:
     for column in ("scenario", "updates", "seconds", "rejected", "best accuracy", "final accuracy"):
         table.add_column(column, justify="left" if column == "scenario" else "right")
     for scenario, result in results.items():
-        believed = sum(n for (_, reason), n in result.verdicts.items() if reason in {"accepted", "first-contact"})
+        accepted = sum(n for (_, reason), n in result.verdicts.items() if reason in {"accepted", "first-contact"})
         table.add_row(
             str(scenario),
             str(result.version),
             f"{result.seconds:.0f}",
-            str(result.version - believed),
+            str(result.version - accepted),
             f"{max(accuracies(result)):.3f}",
             f"{accuracies(result)[-1]:.3f}",
         )

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from secureafl.lab.data import Dataset, fang, load
-from secureafl.lab.models import build
+from secureafl.lab.simulation.models import build
 
 MEAN, DEVIATION = 0.286, 0.353  # of all training pixels
 NON_IID = 0.5

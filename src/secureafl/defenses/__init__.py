@@ -22,7 +22,7 @@ from secureafl.errors import SettingsError, UnknownSettingError
 from secureafl.settings import Settings, nearest
 
 
-class Entry(NamedTuple):
+class DefenseEntry(NamedTuple):
     """One defense: its class, its settings, and what its constructor needs beside them."""
 
     make: Callable[..., Defense]
@@ -30,15 +30,15 @@ class Entry(NamedTuple):
     needs: tuple[str, ...] = ()
 
 
-DEFENSES: Mapping[str, Entry] = {
-    "secureafl": Entry(SecureAFL, SecureAFLSettings, ("server_lr",)),
-    "asyncsgd": Entry(AsyncSGD, AsyncSGDSettings),
-    "kardam": Entry(Kardam, KardamSettings),
-    "basgd": Entry(BASGD, BASGDSettings),
-    "sageflow": Entry(Sageflow, SageflowSettings, ("server_lr", "score")),
-    "zenopp": Entry(ZenoPP, ZenoPPSettings, ("server_lr", "reference")),
-    "aflguard": Entry(AFLGuard, AFLGuardSettings, ("reference",)),
-    "asyncdefender": Entry(AsyncDefender, AsyncDefenderSettings),
+DEFENSES: Mapping[str, DefenseEntry] = {
+    "secureafl": DefenseEntry(SecureAFL, SecureAFLSettings, ("server_lr", "seed")),
+    "asyncsgd": DefenseEntry(AsyncSGD, AsyncSGDSettings),
+    "kardam": DefenseEntry(Kardam, KardamSettings),
+    "basgd": DefenseEntry(BASGD, BASGDSettings),
+    "sageflow": DefenseEntry(Sageflow, SageflowSettings, ("server_lr", "score")),
+    "zenopp": DefenseEntry(ZenoPP, ZenoPPSettings, ("server_lr", "reference")),
+    "aflguard": DefenseEntry(AFLGuard, AFLGuardSettings, ("reference",)),
+    "asyncdefender": DefenseEntry(AsyncDefender, AsyncDefenderSettings),
 }
 """Every defense by name."""
 
@@ -49,6 +49,7 @@ def build_defense(
     settings: Mapping[str, Any] | None = None,
     *,
     server_lr: float = 1.0,
+    seed: int = 0,
     reference: Reference | None = None,
     score: Scorer | None = None,
 ) -> Defense:
@@ -56,13 +57,14 @@ def build_defense(
 
     settings   overrides of that defense's settings; an unknown key is an error
     server_lr  the server's learning rate, which Zeno++, Sageflow and SecureAFL take into account
+    seed       secret, from which a defense's lots follow
     reference  gradient on trusted data, for Zeno++ and AFLGuard
     score      loss and entropy on trusted data, for Sageflow
     """
     if name not in DEFENSES:
         raise UnknownSettingError(f"there is no defense {name!r}; {nearest(name, list(DEFENSES))}")
     entry = DEFENSES[name]
-    given = {"server_lr": server_lr, "reference": reference, "score": score}
+    given = {"server_lr": server_lr, "seed": seed, "reference": reference, "score": score}
     for need in entry.needs:
         if given[need] is None:
             raise SettingsError(f"defense {name!r} judges by the server's own trusted data: pass {need}=")
@@ -82,7 +84,7 @@ __all__ = [
     "AsyncSGDSettings",
     "BASGDSettings",
     "Defense",
-    "Entry",
+    "DefenseEntry",
     "Kardam",
     "KardamSettings",
     "Reference",

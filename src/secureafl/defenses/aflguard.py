@@ -1,4 +1,4 @@
-"""AFLGuard: believe an update that is not far from the server's own, measured in lengths of the latter.
+"""AFLGuard: accept an update that is not far from the server's own, measured in lengths of the latter.
 
 M. Fang et al., "AFLGuard: Byzantine-robust Asynchronous Federated Learning", ACSAC 2022.
 

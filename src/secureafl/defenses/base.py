@@ -9,7 +9,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 
 from secureafl import kernels
-from secureafl.types import Array, Model, StateDict, Update, Vector, Verdict
+from secureafl.types import Array, ClientId, Model, StateDict, Update, Vector, Verdict
 
 
 @runtime_checkable
@@ -27,6 +27,31 @@ class Defense(Protocol):
 
     def load_state_dict(self, state: Mapping[str, Array]) -> None:
         """Take over what `state_dict` of an equally configured object returned."""
+
+
+@runtime_checkable
+class ExcludesClients(Protocol):
+    """A defense that takes some clients' votes away may say whose."""
+
+    def excluded(self) -> Mapping[ClientId, str]:
+        """Known clients that have no vote until further notice, and why."""
+
+
+@runtime_checkable
+class HasInfluence(Protocol):
+    """A defense may say how far the model follows each client."""
+
+    def influence(self, params: Vector) -> Mapping[ClientId, float] | None:
+        """Each known client's share in a step from `params`; None where this cannot be told."""
+
+
+@runtime_checkable
+class CountsOnRate(Protocol):
+    """A defense that takes the server's learning rate into account says which one."""
+
+    @property
+    def server_lr(self) -> float | None:
+        """The learning rate that it counts on; None if any will do."""
 
 
 def norm(vector: Vector) -> float:
@@ -64,4 +89,4 @@ def scoped(prefix: str, state: Mapping[str, Array]) -> StateDict:
 def unscoped(prefix: str, state: Mapping[str, Array]) -> StateDict:
     """The reverse of `scoped`: only the keys of that part, without the mark."""
     start = f"{prefix}."
-    return {key.removeprefix(start): value for key, value in state.items() if key.startswith(start)}
+    return {key.removeprefix(start): state[key] for key in state if key.startswith(start)}

@@ -28,11 +28,11 @@ class BASGDSettings(Settings):
     """BASGD's settings."""
 
     num_buffers: int = Field(10, ge=1)
-    """Buffers B. More resist more liars and step more rarely. [A: the original used 10 and 15]"""
+    """Buffers B. More resist more malicious clients and step more rarely. [A: the original used 10 and 15]"""
     aggregate: Literal["median", "trimmed_mean"] = "median"
     """How the buffers become one step. [O: either]"""
     num_trimmed: int = Field(3, ge=0)
-    """Values cut from each end by `trimmed_mean`; the theory asks for at least the number of liars. [A]"""
+    """Values cut from each end by `trimmed_mean`; the theory asks for at least the number of malicious clients. [A]"""
 
     @model_validator(mode="after")
     def _enough_buffers(self) -> BASGDSettings:

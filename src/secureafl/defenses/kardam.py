@@ -1,4 +1,4 @@
-"""Kardam: believe an update whose empirical Lipschitz coefficient is among the smaller ones, from a client not heard
+"""Kardam: accept an update whose empirical Lipschitz coefficient is among the smaller ones, from a client not heard
 too often, and damp it by its staleness.
 
 G. Damaskinos et al., "Asynchronous Byzantine Machine Learning (the case of SGD)", ICML 2018.
@@ -24,8 +24,8 @@ import numpy as np
 from pydantic import Field
 
 from secureafl.defenses.base import norm, scoped, staleness, unscoped
+from secureafl.defenses.lipschitz import lipschitz_factor
 from secureafl.history import History
-from secureafl.lipschitz import lipschitz_factor
 from secureafl.settings import Settings
 from secureafl.types import Array, ClientId, Model, Reason, StateDict, Update, Verdict, refuse
 
@@ -36,7 +36,7 @@ class KardamSettings(Settings):
     """Kardam's settings. The published ones are marked [O], ours [A]."""
 
     malicious_fraction: float = Field(0.2, ge=0.0, lt=1.0)
-    """Assumed share of liars: f = floor(share * clients known). [A]"""
+    """Assumed share of malicious clients: f = floor(share * clients known). [A]"""
     candidate: Literal["own_previous", "last_accepted"] = "own_previous"
     """What the arriving update is compared with: the client's own previous upload, or the last accepted update of
     anyone and the model it was applied to, as the authors' template does. [A]"""

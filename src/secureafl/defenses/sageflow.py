@@ -33,7 +33,7 @@ class SageflowSettings(Settings):
     num_classes: int = Field(10, ge=2)
     """Classes of the task: entropies are measured against ln(num_classes)."""
     entropy_threshold: float = Field(1.0, gt=0.0)
-    """Largest mean predictive entropy of a believed model on a ten-class task, scaled by ln(num_classes)/ln(10). [C]"""
+    """Largest mean predictive entropy of an accepted model, on a ten-class task, times ln(num_classes)/ln(10). [C]"""
     entropy_margin: float = Field(0.1, ge=0.0)
     """The threshold never lies below the present model's entropy plus this share of ln(num_classes). [A]"""
     staleness_exponent: float = Field(0.5, ge=0.0)
@@ -52,14 +52,14 @@ class Sageflow:
     ) -> None:
         self._dim = dim
         self.settings = settings
-        self._server_lr = np.float32(server_lr)
+        self.server_lr = server_lr
         self._score = score
 
     def step(self, update: Update, model: Model) -> Verdict:
         if fault := update.fault(self._dim):
             return refuse(fault)
         age = staleness(update, model)
-        candidate = self._score(update.base.params - self._server_lr * update.delta)
+        candidate = self._score(update.base.params - np.float32(self.server_lr) * update.delta)
         present = self._score(model.params)
         threshold = self._threshold(present.entropy)
         evidence = {

@@ -1,4 +1,4 @@
-"""Zeno++: believe an update that goes downhill on the server's own data, rescaled to the trusted gradient's length.
+"""Zeno++: accept an update that goes downhill on the server's own data, rescaled to the trusted gradient's length.
 
 C. Xie, S. Koyejo, I. Gupta, "Zeno++: Robust Fully Asynchronous SGD", ICML 2020.
 
@@ -41,7 +41,7 @@ class ZenoPP:
     ) -> None:
         self._dim = dim
         self.settings = settings
-        self._server_lr = server_lr
+        self.server_lr = server_lr
         self._reference = CachedReference(reference, dim, settings.refresh_every)
 
     def step(self, update: Update, model: Model) -> Verdict:
@@ -57,7 +57,7 @@ class ZenoPP:
         if length == 0.0 or trusted_length == 0.0:
             return refuse(Reason.AGAINST_REFERENCE, **evidence)
         evidence["cosine"] = cosine = dot(update.delta, trusted) / (length * trusted_length)
-        square, eta = trusted_length**2, self._server_lr
+        square, eta = trusted_length**2, self.server_lr
         score = eta * cosine * square - self.settings.rho * square + eta * self.settings.epsilon
         if not score >= 0.0:  # also when the trusted gradient is not finite
             return refuse(Reason.AGAINST_REFERENCE, **evidence)

@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator
 
 from rich.console import Console
 
-from secureafl.engines.config import EngineSettings
+from secureafl.engines.engine_settings import EngineSettings
 from secureafl.errors import SettingsError
 from secureafl.server import Federation
-from secureafl.server.sinks import Facts, Feed, check_sinks
+from secureafl.server.report.sinks import Facts, Feed, check_sinks
 
 NOT_THE_RUN = {"metrics_port", "metrics_host", "sinks", "sink_seconds", "keys_file"}
 """Settings that say nothing about how the run learns."""
@@ -36,7 +36,7 @@ def reporting(federation: Federation, settings: EngineSettings, console: Console
         if settings.metrics_port:
             _serve_metrics(federation, settings, say, stack)
         for sink in settings.sinks:
-            feed = Feed(sink, federation.figures, name=run_name(settings), facts=_facts(settings), say=say)
+            feed = Feed(sink, federation.telemetry, name=run_name(settings), facts=_facts(settings), say=say)
             feed.start(settings.sink_seconds)
             stack.callback(feed.close)
         yield
@@ -45,11 +45,11 @@ def reporting(federation: Federation, settings: EngineSettings, console: Console
 def _serve_metrics(
     federation: Federation, settings: EngineSettings, say: Callable[[str], None], stack: contextlib.ExitStack
 ) -> None:
-    from secureafl.server.metrics import MetricsServer
+    from secureafl.server.report.prometheus import MetricsServer
 
     try:
         server = MetricsServer(
-            federation.figures, host=settings.metrics_host, port=settings.metrics_port, run_dir=settings.run_dir
+            federation.telemetry, host=settings.metrics_host, port=settings.metrics_port, run_dir=settings.run_dir
         )
     except SettingsError as error:
         say(str(error))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -13,16 +12,15 @@ from typing import Protocol
 from rich.console import Console
 
 from secureafl.defenses import Defense, Reference, Scorer
-from secureafl.engines.config import EngineSettings
+from secureafl.engines.batch_norm import running_statistics_warning
+from secureafl.engines.engine_settings import EngineSettings
 from secureafl.engines.reporting import check_reporting, reporting
 from secureafl.layout import Layout
 from secureafl.server import Federation, Machine, Result
-from secureafl.server.evaluation import Evaluate
-from secureafl.server.progress import Progress, verdict_table
+from secureafl.server.live.evaluation import Evaluate
+from secureafl.server.record.run import Origin
+from secureafl.server.report.progress import Progress, verdict_table
 from secureafl.types import NamedArrays
-
-# Threads of a step that is done must not spin while clients on the same machine want the core.
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 
 class Closable(Protocol):
@@ -49,11 +47,14 @@ def conduct(
     """
     check_reporting(settings)
     layout = Layout.of(arrays)
-    defense = defense or settings.make_defense(layout.dim, reference=reference, score=score)
-    machine = Machine(defense, layout.flatten(arrays), settings.machine())
+    origin = Origin.on_record(settings.run_dir) if settings.resume else Origin.drawn()
+    defense = defense or settings.make_defense(layout.dim, seed=origin.seed, reference=reference, score=score)
+    machine = Machine(defense, layout.flatten(arrays), settings.machine(count_refused=origin.count_refused))
     console = console or Console()
+    if warning := running_statistics_warning(layout, settings.client_returns):
+        console.print(warning, markup=False, highlight=False, soft_wrap=True)
     progress = Progress(console, settings.defense, settings.stop_after_updates)
-    federation = Federation(machine, layout, settings, evaluate=evaluate, report=progress)
+    federation = Federation(machine, layout, settings, evaluate=evaluate, report=progress, seed=origin.seed)
     if settings.resume:  # a new run of the engine: dispatches of the old one can no longer be answered
         federation.withdraw_all("the server restarted")
     with contextlib.ExitStack() as stack:

@@ -1,8 +1,9 @@
-"""Clients, each a small session: hand out the model, wait for the answer, hand it in, hand out the next one.
+"""Clients, each a small session: hand out the model, wait for the update, hand it in, hand out the next one.
 
-What carries models and answers is a `Carrier`, one per engine. A bounded pool of workers serves any number of sessions,
+What carries models and updates is a `Carrier`, one per engine. A bounded pool of workers serves any number of sessions,
 so a client that stalls blocks one worker and no other client. Clients that appear later are taken in, vanished ones
-forgotten until they return, failing ones tried again after longer and longer waits.
+forgotten until they return, failing ones tried again after longer and longer waits. An engine may fail as it likes; a
+failure of the server itself, its journal above all, ends the run.
 """
 
 from __future__ import annotations
@@ -17,10 +18,12 @@ from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 
-from secureafl.engines.config import EngineSettings
+from secureafl.engines.engine_settings import EngineSettings
 from secureafl.engines.schedule import Schedule
+from secureafl.errors import StoreError
 from secureafl.server import Assignment, Federation
-from secureafl.server.journal import Event
+from secureafl.server.live.federation import describe
+from secureafl.server.record.entries import Event
 from secureafl.types import Reason, Vector, Verdict
 
 CLOSE_SECONDS = 5.0
@@ -30,7 +33,7 @@ Handle = TypeVar("Handle")
 
 
 class LostError(Exception):
-    """No answer will come. With `Event.LEFT` the client is gone; with any other event it is tried again later."""
+    """No update will come. With `Event.LEFT` the client is gone; with any other event it is tried again later."""
 
     def __init__(self, event: Event, reason: str) -> None:
         super().__init__(reason)
@@ -48,7 +51,7 @@ class Carrier(Protocol[Handle]):
         """Hand a model out; raises `LostError` if the client cannot be reached."""
 
     def fetch(self, handle: Handle, assignment: Assignment) -> Vector | Reason | None:
-        """The answer, None if it is not there yet, or `LostError`. May block: it then takes up one worker."""
+        """The update, None if it is not there yet, or `LostError`. May block: it then takes up one worker."""
 
     def close(self) -> None:
         """The run is over: a `fetch` that blocks returns or raises at once."""
@@ -61,9 +64,9 @@ class Pace:
     min_clients: int
     """Wait for so many before anyone gets the model."""
     num_workers: int
-    """Threads that talk to the engine."""
+    """Threads that talk to the engine; with 0, whoever calls `advance` does."""
     poll_seconds: float = 0.0
-    """First wait before asking for an answer; later waits are a tenth of the time already waited."""
+    """First wait before asking for an update; later waits are a tenth of the time already waited."""
     max_poll_seconds: float = 0.0
     """Longest wait between two such questions."""
 
@@ -76,8 +79,9 @@ class Session(Generic[Handle]):
     assignment: Assignment | None = None
     handle: Handle | None = None
     sent_at: float = 0.0
-    answer: Vector | Reason | None = None  # fetched, but held back for a drawn time
+    update: Vector | Reason | None = None  # fetched, but held back for a drawn time
     num_failures: int = 0
+    resting: bool = False  # waits before another try, without a place in flight
 
 
 class SessionPool(Generic[Handle]):
@@ -101,34 +105,61 @@ class SessionPool(Generic[Handle]):
         self._left: dict[str, tuple[float, int]] = {}  # client -> (not before, failures so far)
         self._waiting: deque[Session[Handle]] = deque()  # clients whose turn has not come, with max_in_flight
         self._num_in_flight = 0
+        self._begun = False  # whether enough clients were here
         self._closed = threading.Event()
         self._speeds: dict[str, np.random.Generator] = {}
         self._schedule: Schedule[Session[Handle]] = Schedule(
-            self._advance, self._on_trouble, num_workers=pace.num_workers, clock=clock
+            self._advance, self._on_trouble, self._on_death, num_workers=pace.num_workers, clock=clock
         )
-        self._discovery = threading.Thread(target=self._discover, daemon=True)
-        self._discovery.start()
+        self._next_discovery = clock()
+        self._discovery: threading.Thread | None = None
+        if pace.num_workers > 0:
+            self._discovery = threading.Thread(target=self._keep_discovering, daemon=True)
+            self._discovery.start()
+
+    def advance(self) -> float:
+        """Without workers: do all that is due now, on the caller's thread. Returns when there is more to do."""
+        if self._clock() >= self._next_discovery:
+            self._next_discovery = self._clock() + self._settings.discovery_seconds
+            try:
+                self._discover()
+            except BaseException as error:
+                self._on_death(error)
+        self._schedule.serve_due()
+        due = self._schedule.next_due()
+        return self._next_discovery if due is None else min(due, self._next_discovery)
 
     def close(self) -> None:
         """Leave all clients alone."""
         self._closed.set()
         self._carrier.close()
         self._schedule.close(CLOSE_SECONDS)
-        self._discovery.join(CLOSE_SECONDS)
+        if self._discovery is not None:
+            self._discovery.join(CLOSE_SECONDS)
+
+    def _keep_discovering(self) -> None:
+        try:
+            while not self._closed.is_set():
+                self._discover()
+                self._closed.wait(self._settings.discovery_seconds)
+        except BaseException as error:
+            self._on_death(error)
 
     def _discover(self) -> None:
         """Look for clients that joined or came back; begin once there are enough."""
-        begun = False
-        while not self._closed.is_set():
-            try:
-                present = set(self._carrier.present())
-            except Exception as error:  # the engine's trouble must not end the run
-                self._federation.note("", Event.ENGINE_TROUBLE, _describe(error))
-                present = set()
-            begun = begun or len(present) >= self._pace.min_clients
-            if begun:
-                self._take_in(sorted(present - self._sessions.keys()))
-            self._closed.wait(self._settings.discovery_seconds)
+        try:
+            present = set(self._carrier.present())
+        except Exception as error:  # the engine's trouble must not end the run
+            self._federation.note("", Event.ENGINE_TROUBLE, describe(error))
+            present = set()
+        self._begun = self._begun or len(present) >= self._pace.min_clients
+        if self._begun:
+            self._take_in(sorted(present - self._sessions.keys()))
+
+    def _on_death(self, error: BaseException) -> None:
+        """A thread that serves clients ends: so does the run."""
+        if not self._closed.is_set():
+            self._federation.fail(error)
 
     def _take_in(self, clients: Sequence[str]) -> None:
         """Welcome these clients, all before the first of them begins: whoever is quick must not go twice before the
@@ -166,11 +197,10 @@ class SessionPool(Generic[Handle]):
         if following is not None:
             self._schedule.put(following)
         if session is not None:
-            session.assignment, session.handle, session.answer = None, None, None
+            session.assignment, session.handle, session.update = None, None, None
             if delay > 0.0:
-                timer = threading.Timer(delay, self._start_or_queue, [session])
-                timer.daemon = True
-                timer.start()
+                session.resting = True  # meanwhile its place is another's
+                self._schedule.put(session, delay)
             else:
                 self._start_or_queue(session)
 
@@ -178,14 +208,18 @@ class SessionPool(Generic[Handle]):
         """One step of one session, by whichever worker is free."""
         if self._closed.is_set():
             return
+        if session.resting:
+            session.resting = False
+            self._start_or_queue(session)
+            return
         if session.assignment is None:
             session.assignment = self._federation.assign(session.client)
             if session.assignment is None:  # the run is over
                 return
         assignment = session.assignment
         try:
-            if session.answer is not None:
-                self._hand_in(session, assignment, session.answer)
+            if session.update is not None:
+                self._hand_in(session, assignment, session.update)
             elif session.handle is None:
                 self._send(session, assignment)
             else:
@@ -199,30 +233,32 @@ class SessionPool(Generic[Handle]):
         self._schedule.put(session, self._pace.poll_seconds)
 
     def _fetch(self, session: Session[Handle], handle: Handle, assignment: Assignment) -> None:
-        answer = self._carrier.fetch(handle, assignment)
+        update = self._carrier.fetch(handle, assignment)
         waited = self._clock() - session.sent_at
-        if answer is None:
+        if update is None:
             if waited > self._settings.ttl_seconds:
-                raise LostError(Event.EXPIRED, f"no answer in {waited:.0f} s")
+                raise LostError(Event.EXPIRED, f"no update in {waited:.0f} s")
             # look again after a tenth of the time waited so far
             delay = max(self._pace.poll_seconds, 0.1 * waited)
             self._schedule.put(session, min(delay, self._pace.max_poll_seconds))
             return
         session.num_failures = 0
-        session.answer = answer
+        session.update = update
         if (delay := self._hold(session.client)) > 0.0:
             self._schedule.put(session, delay)
         else:
-            self._hand_in(session, assignment, answer)
+            self._hand_in(session, assignment, update)
 
-    def _hand_in(self, session: Session[Handle], assignment: Assignment, answer: Vector | Reason) -> None:
-        def judged(_: Future[Verdict]) -> None:
+    def _hand_in(self, session: Session[Handle], assignment: Assignment, update: Vector | Reason) -> None:
+        def judged(done: Future[Verdict]) -> None:
+            if done.cancelled() or done.exception() is not None:  # the run is over
+                return
             self._finish_turn(None if self._federation.quarantined(session.client) else session)
 
-        self._federation.deliver(assignment, answer).add_done_callback(judged)
+        self._federation.deliver(assignment, update).add_done_callback(judged)
 
     def _hold(self, client: str) -> float:
-        """Seconds to keep an answer back, so that clients differ in speed: an exponential draw around its own mean."""
+        """Seconds to keep an update back, so that clients differ in speed: an exponential draw around its own mean."""
         if self._settings.hold_seconds == 0.0:
             return 0.0
         seed = [self._settings.hold_seed, *client.encode()]
@@ -248,24 +284,23 @@ class SessionPool(Generic[Handle]):
 
     def _part(self, session: Session[Handle]) -> None:
         with self._lock:
-            self._sessions.pop(session.client, None)
             num_failures = session.num_failures + 1
             self._left[session.client] = (self._clock() + self._back_off(num_failures), num_failures)
+            self._sessions.pop(session.client, None)  # last: discovery reads both without the lock
         self._finish_turn(None)
 
     def _on_trouble(self, session: Session[Handle], error: Exception) -> None:
         """A call to the engine failed: give the ticket back and try this client again later."""
-        if self._closed.is_set():
+        if self._closed.is_set() or self._federation.stopped:
             return
+        if isinstance(error, StoreError):
+            raise error
         if session.assignment is not None:
-            self._on_loss(session, session.assignment, LostError(Event.ENGINE_TROUBLE, _describe(error)))
+            self._on_loss(session, session.assignment, LostError(Event.ENGINE_TROUBLE, describe(error)))
         else:
-            self._federation.note(session.client, Event.ENGINE_TROUBLE, _describe(error))
+            self._federation.note(session.client, Event.ENGINE_TROUBLE, describe(error))
             self._finish_turn(session, self._back_off(1))
 
     def _back_off(self, num_failures: int) -> float:
-        return float(min(self._settings.retry_seconds * 2.0 ** (num_failures - 1), self._settings.max_retry_seconds))
-
-
-def _describe(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}"
+        doublings = min(num_failures - 1, 1000)  # a float holds no more
+        return float(min(self._settings.retry_seconds * 2.0**doublings, self._settings.max_retry_seconds))

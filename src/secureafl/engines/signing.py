@@ -1,6 +1,6 @@
-"""Signed answers: proof that an update was made by the holder of a key, for one assignment only.
+"""Signed updates: proof that an update was made by the holder of a key, for one assignment only.
 
-An engine may let one participant answer in another's name. A signature over the assignment's nonce, its version and
+An engine may let one participant update in another's name. A signature over the assignment's nonce, its version and
 the update's bytes cannot be made without the key, nor used for another assignment. Ed25519, via `cryptography`.
 """
 
@@ -18,11 +18,12 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
 from secureafl.errors import SettingsError
+from secureafl.files import create_private
 
-DOMAIN = b"secureafl answer v1\0"
+DOMAIN = b"secureafl update v1\0"
 
 PublicKeys: TypeAlias = Mapping[str, Ed25519PublicKey]
-"""Client name -> the key its answers must be signed with."""
+"""Client name -> the key its updates must be signed with."""
 
 Part: TypeAlias = tuple[str, str, tuple[int, ...], bytes]
 """One named array as it travels: name, dtype, shape, bytes."""
@@ -55,10 +56,19 @@ def verify(key: Ed25519PublicKey, signature: bytes, nonce: bytes, version: int, 
 
 
 def write_key_pair(private: Path) -> str:
-    """Make a key in `private` (PEM, readable by its owner only) and return the public half as text for `read_keys`."""
+    """Make a key in `private` (PEM, readable by its owner only) and return the public half as text for `read_keys`.
+
+    A file that exists is never overwritten: a key that is lost cannot be made again.
+    """
     key = Ed25519PrivateKey.generate()
-    private.touch(mode=0o600)
-    private.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    try:
+        create_private(private, key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    except FileExistsError:
+        raise SettingsError(
+            f"{private} exists, and a key is never overwritten: name another file, or move this one away first"
+        ) from None
+    except OSError as error:
+        raise SettingsError(f"cannot write a signing key to {private}: {error.strerror or error}") from None
     return base64.b64encode(key.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw)).decode()
 
 
@@ -75,6 +85,18 @@ def read_private_key(path: Path) -> Ed25519PrivateKey:
     return key
 
 
+def read_public_key(text: str) -> Ed25519PublicKey:
+    """A public key as `write_key_pair` returns it."""
+    try:
+        return _public_key(text)
+    except ValueError:
+        raise SettingsError(f"{text!r} is not a base64 Ed25519 public key") from None
+
+
+def _public_key(text: str) -> Ed25519PublicKey:
+    return Ed25519PublicKey.from_public_bytes(base64.b64decode(text, validate=True))
+
+
 def read_keys(path: Path) -> PublicKeys:
     """The server's list: a TOML file with one `client = "base64 public key"` per line."""
     try:
@@ -84,7 +106,7 @@ def read_keys(path: Path) -> PublicKeys:
     keys: dict[str, Ed25519PublicKey] = {}
     for client, text in entries.items():
         try:
-            keys[client] = Ed25519PublicKey.from_public_bytes(base64.b64decode(text, validate=True))
+            keys[client] = _public_key(text)
         except (ValueError, TypeError):
             raise SettingsError(f"{path}: the key of client {client!r} is not a base64 Ed25519 public key") from None
     return keys

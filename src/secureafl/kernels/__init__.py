@@ -7,11 +7,12 @@ from secureafl.kernels.chunks import (
     gap_products,
     moments,
     row_products,
+    row_square,
 )
 from secureafl.kernels.fused import Step, fused_step
-from secureafl.kernels.order_statistics import Rule, coordinate_median, mean, trimmed_mean
+from secureafl.kernels.order_statistics import Rule, coordinate_median, trimmed_mean
 from secureafl.kernels.simd import BLOCK
-from secureafl.kernels.vectors import Change, change, dot, moved, pair_products, sketch
+from secureafl.kernels.vectors import Change, Measured, change, dot, measure, moved, pair_products
 
 notice.install()
 
@@ -19,6 +20,7 @@ __all__ = [
     "BLOCK",
     "Change",
     "Chunks",
+    "Measured",
     "Rule",
     "Step",
     "change",
@@ -27,11 +29,11 @@ __all__ = [
     "estimates",
     "fused_step",
     "gap_products",
-    "mean",
+    "measure",
     "moments",
     "moved",
     "pair_products",
     "row_products",
-    "sketch",
+    "row_square",
     "trimmed_mean",
 ]

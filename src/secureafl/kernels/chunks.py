@@ -17,13 +17,15 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 from llvmlite import ir
-from numba import njit, prange, types
+from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 from numba.np.arrayobj import populate_array
 
+from secureafl.kernels.compiling import inner, kernel
 from secureafl.kernels.simd import BLOCK, add_products
-from secureafl.kernels.threads import spread
+from secureafl.kernels.threads import in_parts, num_threads
+from secureafl.kernels.vectors import readable, total
 from secureafl.types import Vector
 
 NUM_PARTS = 16  # ranges of blocks whose sums are kept apart; fixed, so that threads do not change results
@@ -94,7 +96,7 @@ def array_at(typingctx, address, count, kind):  # type: ignore[no-untyped-def]
     return types.Array(kind, 1, "C")(types.intp, types.intp, kind), emit
 
 
-@njit(error_model="numpy")
+@inner
 def read_chunk(chunks, k, block, out):  # type: ignore[no-untyped-def]
     """out (r, BLOCK) = the rows of one chunk in their true size, the base model without the origin."""
     at = chunks.at[k] + block * chunks.block_bytes
@@ -104,7 +106,7 @@ def read_chunk(chunks, k, block, out):  # type: ignore[no-untyped-def]
             out[j, x] = scale * stored(at, j * BLOCK + x, chunks.kind)
 
 
-@njit(error_model="numpy")
+@inner
 def _gap(chunks, params, first, width, base, out):  # type: ignore[no-untyped-def]
     """out = params - base model of one block, zero beyond the last coordinate."""
     for x in range(width):
@@ -116,86 +118,125 @@ def _gap(chunks, params, first, width, base, out):  # type: ignore[no-untyped-de
 
 def gap_products(chunks: Chunks, params: Vector) -> Float:
     """(n, r): each row's inner product with its client's gap = params - base; in the base model's place gap.gap."""
-    spread(len(params) * chunks.scales.size, chunks.threads)
-    products: Float = _gap_products(chunks, params)
+    products = np.zeros(chunks.scales.shape)
+    threads = num_threads(len(params) * chunks.scales.size, chunks.threads)
+    in_parts(_gap_products, len(products), threads, chunks, readable(params), products)
     return products
 
 
 def moments(chunks: Chunks, params: Vector) -> Float:
     """(r, r): inner products of the first client's rows with each other, the gap standing in the base model's place."""
-    spread(len(params) * chunks.scales.shape[1], chunks.threads)
-    products: Float = _moments(chunks, params).sum(axis=0)
-    return products
+    r = chunks.scales.shape[1]
+    parts = np.zeros((NUM_PARTS, r, r))
+    in_parts(_moments, NUM_PARTS, num_threads(len(params) * r, chunks.threads), chunks, readable(params), parts)
+    return np.asarray(parts.sum(axis=0))
+
+
+def row_square(chunks: Chunks, row: int, dim: int) -> float:
+    """The square of one row of the first client: as `moments` has it, without the rest."""
+    parts = np.zeros(NUM_PARTS)
+    _row_squares(chunks, row, dim, parts)
+    return float(sum(parts.tolist()))  # in order, as `moments` adds them
 
 
 def row_products(chunks: Chunks, a: Vector, b: Vector) -> Float:
     """(2, r): inner products of two vectors (d,) with the first client's rows; zero in the base model's place."""
-    spread(len(a) * chunks.scales.shape[1], chunks.threads)
-    products: Float = _row_products(chunks, a, b).sum(axis=0)
-    return products
+    r = chunks.scales.shape[1]
+    parts = np.zeros((NUM_PARTS, 2, r))
+    threads = num_threads(len(a) * r, chunks.threads)
+    in_parts(_row_products, NUM_PARTS, threads, chunks, readable(a), readable(b), parts)
+    return np.asarray(parts.sum(axis=0))
 
 
 def estimates(chunks: Chunks, weights: Float, params: Vector, out: Vector) -> None:
-    """Write each client's weighted sum of its rows into `out` (n, d); the base model's weight applies to the gap."""
-    spread(len(params) * chunks.scales.size, chunks.threads)
-    _estimates(chunks, weights, params, out)
+    """Write each client's weighted sum of its rows into the first n rows of `out`; the base model's weight applies to
+    the gap.
+    """
+    threads = num_threads(len(params) * chunks.scales.size, chunks.threads)
+    in_parts(_estimates, len(chunks.scales), threads, chunks, weights, readable(params), out)
 
 
-@njit(parallel=True, cache=True, nogil=True, error_model="numpy")
-def _gap_products(chunks, params):  # type: ignore[no-untyped-def]
-    n, r = chunks.scales.shape
-    d = len(params)
-    out = np.zeros((n, r), np.float64)
-    for k in prange(n):
+@inner
+def _copy(values, out):  # type: ignore[no-untyped-def]
+    for x in range(len(out)):
+        out[x] = values[x]
+
+
+@inner
+def _blocks_of(part, d):  # type: ignore[no-untyped-def]
+    """The first block of a part, and the first of the next."""
+    num_blocks = (d + BLOCK - 1) // BLOCK
+    return num_blocks * part // NUM_PARTS, num_blocks * (part + 1) // NUM_PARTS
+
+
+@inner
+def _read_with_gap(chunks, k, block, params, rows, gap):  # type: ignore[no-untyped-def]
+    """rows (r, BLOCK) of one chunk with the gap in the base model's place."""
+    read_chunk(chunks, k, block, rows)
+    _gap(chunks, params, block * BLOCK, min(BLOCK, len(params) - block * BLOCK), rows[1], gap)
+    _copy(gap, rows[1])
+
+
+@kernel
+def _gap_products(first_k, last_k, chunks, params, out):  # type: ignore[no-untyped-def]
+    r, d = chunks.scales.shape[1], len(params)
+    for k in range(first_k, last_k):
         rows, gap, sums = np.empty((r, BLOCK), np.float32), np.empty(BLOCK, np.float32), np.zeros((r, 8), np.float64)
         for block in range((d + BLOCK - 1) // BLOCK):
-            first = block * BLOCK
-            read_chunk(chunks, k, block, rows)
-            _gap(chunks, params, first, min(BLOCK, d - first), rows[1], gap)
-            rows[1] = gap
+            _read_with_gap(chunks, k, block, params, rows, gap)
             for j in range(r):
                 add_products(sums[j].ctypes.data, rows[j].ctypes.data, gap.ctypes.data)
         for j in range(r):
-            out[k, j] = sums[j].sum()
-    return out
+            out[k, j] = total(sums[j])
 
 
-@njit(parallel=True, cache=True, nogil=True, error_model="numpy")
-def _moments(chunks, params):  # type: ignore[no-untyped-def]
-    r, d = chunks.scales.shape[1], len(params)
-    num_blocks = (d + BLOCK - 1) // BLOCK
-    out = np.zeros((NUM_PARTS, r, r), np.float64)
-    for part in prange(NUM_PARTS):
+@kernel
+def _moments(first_part, last_part, chunks, params, out):  # type: ignore[no-untyped-def]
+    r = chunks.scales.shape[1]
+    for part in range(first_part, last_part):
         rows, gap = np.empty((r, BLOCK), np.float32), np.empty(BLOCK, np.float32)
         sums = np.zeros((r, r, 8), np.float64)
-        for block in range(num_blocks * part // NUM_PARTS, num_blocks * (part + 1) // NUM_PARTS):
-            first = block * BLOCK
-            read_chunk(chunks, 0, block, rows)
-            _gap(chunks, params, first, min(BLOCK, d - first), rows[1], gap)
-            rows[1] = gap
+        begin, end = _blocks_of(part, len(params))
+        for block in range(begin, end):
+            _read_with_gap(chunks, 0, block, params, rows, gap)
             for i in range(r):
                 for j in range(i + 1):
                     add_products(sums[i, j].ctypes.data, rows[i].ctypes.data, rows[j].ctypes.data)
         for i in range(r):
             for j in range(r):
-                out[part, i, j] = sums[max(i, j), min(i, j)].sum()
-    return out
+                out[part, i, j] = total(sums[max(i, j), min(i, j)])
 
 
-@njit(parallel=True, cache=True, nogil=True, error_model="numpy")
-def _row_products(chunks, a, b):  # type: ignore[no-untyped-def]
+@kernel
+def _row_squares(chunks, row, d, out):  # type: ignore[no-untyped-def]
+    here, sums = np.empty(BLOCK, np.float32), np.zeros(8, np.float64)
+    scale = chunks.scales[0, row]
+    for part in range(NUM_PARTS):
+        first, last = _blocks_of(part, d)
+        for lane in range(8):
+            sums[lane] = 0.0
+        for block in range(first, last):
+            at = chunks.at[0] + block * chunks.block_bytes
+            for x in range(BLOCK):
+                here[x] = scale * stored(at, row * BLOCK + x, chunks.kind)
+            add_products(sums.ctypes.data, here.ctypes.data, here.ctypes.data)
+        out[part] = total(sums)
+
+
+@kernel
+def _row_products(first_part, last_part, chunks, a, b, out):  # type: ignore[no-untyped-def]
     r, d = chunks.scales.shape[1], len(a)
-    num_blocks = (d + BLOCK - 1) // BLOCK
-    out = np.zeros((NUM_PARTS, 2, r), np.float64)
-    for part in prange(NUM_PARTS):
+    for part in range(first_part, last_part):
         rows, sums = np.empty((r, BLOCK), np.float32), np.zeros((2, r, 8), np.float64)
         both = np.zeros((2, BLOCK), np.float32)
-        for block in range(num_blocks * part // NUM_PARTS, num_blocks * (part + 1) // NUM_PARTS):
+        begin, end = _blocks_of(part, d)
+        for block in range(begin, end):
             first = block * BLOCK
             width = min(BLOCK, d - first)
             for x in range(width):
                 both[0, x], both[1, x] = a[first + x], b[first + x]
-            both[:, width:] = 0.0
+            for x in range(width, BLOCK):
+                both[0, x] = both[1, x] = 0.0
             read_chunk(chunks, 0, block, rows)
             for i in range(2):
                 for j in range(r):
@@ -203,28 +244,26 @@ def _row_products(chunks, a, b):  # type: ignore[no-untyped-def]
                         add_products(sums[i, j].ctypes.data, rows[j].ctypes.data, both[i].ctypes.data)
         for i in range(2):
             for j in range(r):
-                out[part, i, j] = sums[i, j].sum()
-    return out
+                out[part, i, j] = total(sums[i, j])
 
 
-@njit(parallel=True, cache=True, nogil=True, error_model="numpy")
-def _estimates(chunks, weights, params, out):  # type: ignore[no-untyped-def]
-    n, r = chunks.scales.shape
-    d = len(params)
-    for k in prange(n):
+@kernel
+def _estimates(first_k, last_k, chunks, weights, params, out):  # type: ignore[no-untyped-def]
+    r, d = chunks.scales.shape[1], len(params)
+    for k in range(first_k, last_k):
         used = r if weights[k, 1:].any() else 1  # without a correction the update alone is read
         rows, gap = np.empty((used, BLOCK), np.float32), np.empty(BLOCK, np.float32)
         totals = np.empty(BLOCK, np.float64)
         for block in range((d + BLOCK - 1) // BLOCK):
             first = block * BLOCK
-            width = min(BLOCK, d - first)
-            read_chunk(chunks, k, block, rows)
             if used > 1:
-                _gap(chunks, params, first, width, rows[1], gap)
-                rows[1] = gap
-            totals[:] = 0.0
+                _read_with_gap(chunks, k, block, params, rows, gap)
+            else:
+                read_chunk(chunks, k, block, rows)
+            for x in range(BLOCK):
+                totals[x] = 0.0
             for j in range(used):
                 for x in range(BLOCK):
                     totals[x] += weights[k, j] * rows[j, x]
-            for x in range(width):
+            for x in range(min(BLOCK, d - first)):
                 out[k, first + x] = totals[x]

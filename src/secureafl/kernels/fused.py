@@ -14,17 +14,17 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit, prange
 
 from secureafl.kernels.chunks import Chunks, Float
-from secureafl.kernels.order_statistics import LINE, MAX_NETWORK, Rule, average, line_up, tile_pitch
+from secureafl.kernels.compiling import inner, kernel
+from secureafl.kernels.order_statistics import LINE, MAX_NETWORK, Rule, average, clear, line_up, tile_pitch
 from secureafl.kernels.simd import BLOCK, add_products
-from secureafl.kernels.threads import spread
+from secureafl.kernels.threads import in_parts, num_threads
 from secureafl.kernels.tiles import accumulate, average_pairs, combine, exchange, prefetch, select_middle
+from secureafl.kernels.vectors import NOTHING, readable, total
 from secureafl.types import Vector
 
 NUM_GROUPS = 32
-NOTHING: Vector = np.empty(0, np.float32)
 
 
 class Step(NamedTuple):
@@ -52,7 +52,7 @@ def fused_step(
     server_lr: float,
     *,
     lead: Vector | None = None,
-    silent: npt.NDArray[np.bool_] | None = None,
+    excluded: npt.NDArray[np.bool_] | None = None,
     follow: bool = True,
     order: npt.NDArray[np.int64] | None = None,
     bucket: int = 1,
@@ -62,13 +62,13 @@ def fused_step(
     sender    place of the client whose estimate has no vote, n for a newcomer
     received  its update, or None if it has no vote either
     lead      (d,) added to the aggregate
-    silent    (n,) whose estimates have no vote
+    excluded    (n,) whose estimates have no vote
     follow    whether products are wanted; they are zero if not
     order     the votes' places, the received one last: a permutation
     bucket    so many votes that stand together are averaged before they are ordered; `rule` is for what is left
     """
     n, d = len(weights), len(params)
-    voting = np.ones(n, np.bool_) if silent is None else ~silent
+    voting = np.ones(n, np.bool_) if excluded is None else ~excluded
     if sender < n:
         voting[sender] = False
     num_votes = int(voting.sum()) + (received is not None)
@@ -80,33 +80,37 @@ def fused_step(
     direction, ahead = np.empty(d, np.float32), np.empty(d, np.float32)
     width = tile_width(n)
     num_groups = max(1, min(NUM_GROUPS, -(-d // width)))
-    products, squares = np.empty((num_groups, *weights.shape), np.float64), np.empty(num_groups, np.float64)
+    products, squares = np.empty((num_groups if follow else 0, *weights.shape)), np.empty(num_groups)
     updates_alone = not follow and not weights[:, 1:].any()
     needed_bytes = chunks.chunk_bytes // weights.shape[1] if updates_alone else chunks.chunk_bytes
-    spread(d * (weights.size + 1), chunks.threads)
-    _fused_step(
+    in_parts(
+        _fused_step,
+        num_groups,
+        num_threads(d * (weights.size + 1), chunks.threads),
         chunks,
         weights32,
-        params,
+        readable(params),
         places,
         num_votes,
         int(order[-1]),
         bucket,
-        NOTHING if received is None else received,
-        rule,
+        readable(NOTHING if received is None else received),
+        True if rule.selects else None,
+        rule.network,
+        rule.start,
+        rule.stop,
         np.float32(server_lr),
-        NOTHING if lead is None else lead,
-        follow,
+        readable(NOTHING if lead is None else lead),
         needed_bytes,
         width,
         direction,
         ahead,
-        products,
+        products if follow else None,
         squares,
     )
-    total: Float = products.sum(axis=0)
-    total[:, np.arange(weights.shape[1]) != 1] *= chunks.scales[:, np.arange(weights.shape[1]) != 1]
-    return Step(direction, ahead, total, float(squares.sum()))
+    summed: Float = products.sum(axis=0) if follow else np.zeros(weights.shape)
+    summed[:, np.arange(weights.shape[1]) != 1] *= chunks.scales[:, np.arange(weights.shape[1]) != 1]
+    return Step(direction, ahead, summed, float(squares.sum()))
 
 
 def tile_width(num_clients: int) -> int:
@@ -114,7 +118,7 @@ def tile_width(num_clients: int) -> int:
     return 2 * BLOCK if num_clients <= MAX_NETWORK else BLOCK
 
 
-@njit(error_model="numpy")
+@inner
 def _prefetch(chunks, k, num_bytes, block, num_blocks):  # type: ignore[no-untyped-def]
     """Fetch the first bytes of a client's next chunks."""
     for part in range(num_blocks):
@@ -123,8 +127,10 @@ def _prefetch(chunks, k, num_bytes, block, num_blocks):  # type: ignore[no-untyp
             prefetch(at + offset)
 
 
-@njit(parallel=True, cache=True, nogil=True, error_model="numpy")
+@kernel
 def _fused_step(  # type: ignore[no-untyped-def]
+    first_group,
+    last_group,
     chunks,
     weights,
     params,
@@ -133,10 +139,12 @@ def _fused_step(  # type: ignore[no-untyped-def]
     received_place,
     bucket,
     received,
-    rule,
+    selects,
+    network,
+    start,
+    stop,
     server_lr,
     lead,
-    follow,
     needed_bytes,
     width,
     direction,
@@ -144,28 +152,33 @@ def _fused_step(  # type: ignore[no-untyped-def]
     products,
     squares,
 ):
+    """The tiles of some groups. `selects` is None where the network orders the values, `products` where none are
+    wanted: what serves an argument that is None is not even compiled.
+    """
     n, r = weights.shape
     d, num_groups = len(params), len(squares)
     num_tiles, num_blocks, parts = (d + width - 1) // width, (d + BLOCK - 1) // BLOCK, width // BLOCK
     num_buckets = (votes + bucket - 1) // bucket
-    pitch = tile_pitch(width, rule)
+    pitch = tile_pitch(width, selects is not None)
     row_bytes = 4 * pitch
-    for group in prange(num_groups):
-        tile = line_up(np.zeros(votes * pitch + LINE // 4, np.float32))[: votes * pitch].reshape(votes, pitch)
-        small = line_up(np.zeros(3 * width + LINE // 4, np.float32))
-        here, moved, out = small[:width], small[width : 2 * width], small[2 * width : 3 * width]
-        wide = np.empty(width, np.float64)
-        tile_at, here_at, moved_at = tile.ctypes.data, here.ctypes.data, moved.ctypes.data
-        sums = np.zeros((n, r, 8), np.float64)
+    tile = line_up(np.zeros(votes * pitch + LINE // 4, np.float32))[: votes * pitch].reshape(votes, pitch)
+    small = line_up(np.zeros(3 * width + LINE // 4, np.float32))
+    here, moved, out = small[:width], small[width : 2 * width], small[2 * width : 3 * width]
+    wide = np.empty(width, np.float64)
+    tile_at, here_at, moved_at = tile.ctypes.data, here.ctypes.data, moved.ctypes.data
+    for group in range(first_group, last_group):
         squared = np.zeros(8, np.float64)
+        if products is not None:
+            sums = np.zeros((n, r, 8), np.float64)
         last_tile = num_tiles * (group + 1) // num_groups
         for t in range(num_tiles * group // num_groups, last_tile):
             first = t * width
             used = min(width, d - first)
-            here[used:] = 0.0
-            moved[used:] = 0.0
+            for x in range(used, width):
+                here[x] = 0.0
+                moved[x] = 0.0
             if used < width:
-                tile[:] = 0.0
+                clear(tile)
             for x in range(used):
                 here[x] = params[first + x]
             if len(chunks.origin):
@@ -188,13 +201,13 @@ def _fused_step(  # type: ignore[no-untyped-def]
                 for b in range(num_buckets):
                     average(tile, b * bucket, min((b + 1) * bucket, votes), wide, tile[b])
             next_blocks = min(parts, num_blocks - (t + 1) * parts) if t + 1 < last_tile else 0
-            if rule.selects:
+            if selects is not None:
                 num_columns = 4 * width // LINE
                 for column in range(num_columns):
-                    select_middle(tile_at + column * LINE, row_bytes, num_buckets, rule.start, rule.stop - 1)
+                    select_middle(tile_at + column * LINE, row_bytes, num_buckets, start, stop - 1)
             else:
-                exchange(tile_at, row_bytes, rule.network)
-            average(tile, rule.start, rule.stop, wide, out)
+                exchange(tile_at, row_bytes, network)
+            average(tile, start, stop, wide, out)
             if len(lead):
                 for x in range(used):
                     out[x] += lead[first + x]
@@ -208,7 +221,7 @@ def _fused_step(  # type: ignore[no-untyped-def]
                 add_products(squared.ctypes.data, moved_part, moved_part)
             for k in range(n):
                 _prefetch(chunks, k, needed_bytes, (t + 1) * parts, next_blocks)
-                if follow:
+                if products is not None:
                     accumulate(
                         chunks.at[k] + t * parts * chunks.block_bytes,
                         chunks.block_bytes,
@@ -220,7 +233,8 @@ def _fused_step(  # type: ignore[no-untyped-def]
                         moved_at,
                         sums.ctypes.data + k * r * LINE,
                     )
-        for k in range(n):
-            for j in range(r):
-                products[group, k, j] = sums[k, j].sum()
-        squares[group] = squared.sum()
+        if products is not None:
+            for k in range(n):
+                for j in range(r):
+                    products[group, k, j] = total(sums[k, j])
+        squares[group] = total(squared)

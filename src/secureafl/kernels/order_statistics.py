@@ -1,4 +1,4 @@
-"""Coordinate-wise median, trimmed mean and mean of n vectors.
+"""Coordinate-wise median and trimmed mean of n vectors.
 
 A block of coordinates of all vectors is copied into cache and ordered there, as far as needed. For the median of few
 vectors and for the trimmed mean, by a sorting network, whose compare-and-swap steps are min/max over the block and so
@@ -13,11 +13,12 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit, prange
 
+from secureafl.kernels.compiling import inner, kernel
 from secureafl.kernels.network import Network, network
-from secureafl.kernels.threads import spread
+from secureafl.kernels.threads import in_parts, num_threads
 from secureafl.kernels.tiles import exchange, select_middle
+from secureafl.kernels.vectors import readable
 from secureafl.types import Vector
 
 MAX_NETWORK = 128  # beyond so many vectors, a median by counting is cheaper than by a network
@@ -67,12 +68,6 @@ def trimmed_mean(rows: Vector, num_trimmed: int) -> Vector:
     return _aggregate(rows, Rule.trimmed_mean(_num_rows(rows), num_trimmed))
 
 
-def mean(rows: Vector) -> Vector:
-    """(n, d) -> (d,)."""
-    _num_rows(rows)
-    return np.asarray(rows.mean(axis=0, dtype=np.float64), np.float32)
-
-
 def _num_rows(rows: Vector) -> int:
     if rows.ndim != 2 or len(rows) == 0:
         raise ValueError(f"need at least one vector as rows of a matrix, got shape {rows.shape}")
@@ -80,28 +75,48 @@ def _num_rows(rows: Vector) -> int:
 
 
 def _aggregate(rows: Vector, rule: Rule) -> Vector:
-    spread(rows.size)
     width = 128 if len(rows) <= MAX_NETWORK else 32  # so that a tile fits into the first-level cache, or nearly
     out = np.empty(rows.shape[1], np.float32)
-    _order(rows, rule, width, out)
+    in_parts(
+        _order,
+        -(-len(out) // width),
+        num_threads(rows.size),
+        readable(rows),
+        True if rule.selects else None,
+        rule.network,
+        rule.start,
+        rule.stop,
+        width,
+        out,
+    )
     return out
 
 
-@njit(error_model="numpy")
+@inner
 def line_up(values):  # type: ignore[no-untyped-def]
     """The part of a buffer that begins on a cache line; it must have a line to spare."""
     return values[-(values.ctypes.data // 4) % (LINE // 4) :]
 
 
-@njit(error_model="numpy")
-def tile_pitch(width, rule):  # type: ignore[no-untyped-def]
+@inner
+def tile_pitch(width, selects):  # type: ignore[no-untyped-def]
     """Floats from one row of a tile to the next. Selection walks down one column many times: an odd number of cache
     lines between rows lets a whole column stay in the first-level cache.
     """
-    return width + LINE // 4 if rule.selects else width
+    return width + LINE // 4 if selects else width
 
 
-@njit(error_model="numpy")
+@inner
+def clear(tile):  # type: ignore[no-untyped-def]
+    """tile = 0. Loops, here and below, where NumPy has a shorter word: Numba takes seconds to compile an assignment to
+    a slice, for the error message that it might need.
+    """
+    for k in range(len(tile)):
+        for x in range(tile.shape[1]):
+            tile[k, x] = 0.0
+
+
+@inner
 def average(tile, start, stop, sums, out):  # type: ignore[no-untyped-def]
     """out = mean of the rows start..stop-1 of a tile."""
     share = 1.0 / (stop - start)
@@ -114,26 +129,26 @@ def average(tile, start, stop, sums, out):  # type: ignore[no-untyped-def]
         out[x] = sums[x] * share
 
 
-@njit(parallel=True, cache=True, nogil=True, error_model="numpy")
-def _order(rows, rule, width, out):  # type: ignore[no-untyped-def]
+@kernel
+def _order(first_tile, last_tile, rows, selects, network, start, stop, width, out):  # type: ignore[no-untyped-def]
     n, d = rows.shape
-    num_tiles = (d + width - 1) // width
-    num_groups, pitch = min(num_tiles, 64), tile_pitch(width, rule)
-    for group in prange(num_groups):
-        tile = line_up(np.zeros(n * pitch + LINE // 4, np.float32))[: n * pitch].reshape(n, pitch)
-        tile_at, wide, one = tile.ctypes.data, np.empty(width, np.float64), np.empty(width, np.float32)
-        for t in range(num_tiles * group // num_groups, num_tiles * (group + 1) // num_groups):
-            first = t * width
-            used = min(width, d - first)
-            tile[:, used:] = 0.0
-            for k in range(n):
-                for x in range(used):
-                    value = rows[k, first + x]
-                    tile[k, x] = value if value == value else np.float32(np.inf)  # a NaN has no place in an order
-            if rule.selects:
-                for offset in range(0, 4 * width, LINE):
-                    select_middle(tile_at + offset, 4 * pitch, n, rule.start, rule.stop - 1)
-            else:
-                exchange(tile_at, 4 * pitch, rule.network)
-            average(tile, rule.start, rule.stop, wide, one)
-            out[first : first + used] = one[:used]
+    pitch = tile_pitch(width, selects is not None)
+    tile = line_up(np.zeros(n * pitch + LINE // 4, np.float32))[: n * pitch].reshape(n, pitch)
+    tile_at, wide, one = tile.ctypes.data, np.empty(width, np.float64), np.empty(width, np.float32)
+    for t in range(first_tile, last_tile):
+        first = t * width
+        used = min(width, d - first)
+        if used < width:
+            clear(tile)
+        for k in range(n):
+            for x in range(used):
+                value = rows[k, first + x]
+                tile[k, x] = value if value == value else np.float32(np.inf)  # a NaN has no place in an order
+        if selects is not None:
+            for offset in range(0, 4 * width, LINE):
+                select_middle(tile_at + offset, 4 * pitch, n, start, stop - 1)
+        else:
+            exchange(tile_at, 4 * pitch, network)
+        average(tile, start, stop, wide, one)
+        for x in range(used):
+            out[first + x] = one[x]

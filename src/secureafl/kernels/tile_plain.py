@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from secureafl.kernels.chunks import array_at, stored
+from secureafl.kernels.compiling import inner
 from secureafl.kernels.simd import BLOCK
 
 F32, F64 = np.float32(0), np.float64(0)
 
 
-@njit(error_model="numpy")
+@inner
 def combine(chunk_at, kind, weights, base_scale, here_at, out_at):  # type: ignore[no-untyped-def]
     here, out = array_at(here_at, BLOCK, F32), array_at(out_at, BLOCK, F32)
     out[:] = 0.0
@@ -26,7 +26,7 @@ def combine(chunk_at, kind, weights, base_scale, here_at, out_at):  # type: igno
         out[x] = out[x] if out[x] == out[x] else np.float32(np.inf)
 
 
-@njit(error_model="numpy")
+@inner
 def accumulate(chunk_at, stride, parts, kind, num_rows, base_scale, here_at, moved_at, sums_at):  # type: ignore[no-untyped-def]
     here, moved = array_at(here_at, parts * BLOCK, F32), array_at(moved_at, parts * BLOCK, F32)
     sums = array_at(sums_at, 8 * num_rows, F64)
@@ -39,7 +39,7 @@ def accumulate(chunk_at, stride, parts, kind, num_rows, base_scale, here_at, mov
                 sums[8 * j + x % 8] += moved[part * BLOCK + x] * value
 
 
-@njit(error_model="numpy")
+@inner
 def average_pairs(tile_at, row_bytes, num_rows):  # type: ignore[no-untyped-def]
     width = row_bytes // 4
     for b in range((num_rows + 1) // 2):
@@ -52,7 +52,7 @@ def average_pairs(tile_at, row_bytes, num_rows):  # type: ignore[no-untyped-def]
             out[:] = one
 
 
-@njit(error_model="numpy")
+@inner
 def exchange(tile_at, row_bytes, network):  # type: ignore[no-untyped-def]
     width = row_bytes // 4
     for comparator in range(len(network)):
@@ -64,7 +64,7 @@ def exchange(tile_at, row_bytes, network):  # type: ignore[no-untyped-def]
             high[x] = b if a < b else a
 
 
-@njit(error_model="numpy")
+@inner
 def select_middle(column_at, row_bytes, num_rows, lower, upper):  # type: ignore[no-untyped-def]
     values = np.empty(num_rows, np.float32)
     for lane in range(16):
@@ -75,6 +75,6 @@ def select_middle(column_at, row_bytes, num_rows, lower, upper):  # type: ignore
         array_at(column_at + upper * row_bytes, 16, F32)[lane] = values[upper]
 
 
-@njit(error_model="numpy")
+@inner
 def prefetch(address):  # type: ignore[no-untyped-def]
     """Nothing: the hardware's own prefetching has to do."""

@@ -8,9 +8,9 @@ Rows are stored as the type of `kind`, see `simd.load_stored`. Arguments called 
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from secureafl.kernels import simd
+from secureafl.kernels.compiling import inner
 from secureafl.kernels.simd import VECTOR_BYTES as V
 from secureafl.kernels.simd import (
     add,
@@ -34,7 +34,7 @@ NUM_COUNTS = 4  # rounds of a selection that only count
 prefetch = simd.prefetch
 
 
-@njit(error_model="numpy")
+@inner
 def combine(chunk_at, kind, weights, base_scale, here_at, out_at):  # type: ignore[no-untyped-def]
     """out = w_0 g + w_1 (here - base_scale base) + sum of w_j row_j over one chunk; NaN becomes +inf.
 
@@ -60,7 +60,7 @@ def combine(chunk_at, kind, weights, base_scale, here_at, out_at):  # type: igno
     store(out_at + 3 * V, no_nan(d))
 
 
-@njit(error_model="numpy")
+@inner
 def accumulate(chunk_at, stride, parts, kind, num_rows, base_scale, here_at, moved_at, sums_at):  # type: ignore[no-untyped-def]
     """Add each row's products with `moved`, over some chunks a stride apart, to its eight float64 sums.
 
@@ -87,7 +87,7 @@ def accumulate(chunk_at, stride, parts, kind, num_rows, base_scale, here_at, mov
             add_wide(sums_at + j * V, add(low, high))
 
 
-@njit(error_model="numpy")
+@inner
 def average_pairs(tile_at, row_bytes, num_rows):  # type: ignore[no-untyped-def]
     """Row b = the mean of rows 2b and 2b + 1; a last row without a partner stays as it is. Exact up to one rounding."""
     half = splat(np.float32(0.5))
@@ -100,7 +100,7 @@ def average_pairs(tile_at, row_bytes, num_rows):  # type: ignore[no-untyped-def]
             store(tile_at + b * row_bytes + offset, value)
 
 
-@njit(error_model="numpy")
+@inner
 def exchange(tile_at, row_bytes, network):  # type: ignore[no-untyped-def]
     """Run a sorting network over all columns of a tile."""
     for comparator in range(len(network)):
@@ -115,7 +115,7 @@ def exchange(tile_at, row_bytes, network):  # type: ignore[no-untyped-def]
             store(high_at + offset + V, larger(c, d))
 
 
-@njit(error_model="numpy")
+@inner
 def _split(column_at, row_bytes, num_rows, pivot, low, high):  # type: ignore[no-untyped-def]
     """How many values are at most the pivot, the largest of them (at least `low`), the smallest other (at most `high`).
 
@@ -139,7 +139,7 @@ def _split(column_at, row_bytes, num_rows, pivot, low, high):  # type: ignore[no
     return add(count, other_count), larger(below, other_below), smaller(above, other_above)
 
 
-@njit(error_model="numpy")
+@inner
 def _count(column_at, row_bytes, num_rows, pivot):  # type: ignore[no-untyped-def]
     """How many values are at most the pivot."""
     one, zero = splat(np.float32(1)), splat(np.float32(0))
@@ -156,7 +156,7 @@ def _count(column_at, row_bytes, num_rows, pivot):  # type: ignore[no-untyped-de
     return add(add(a, b), add(c, d))
 
 
-@njit(error_model="numpy")
+@inner
 def _pivot(low, high, before, until, middle, halve):  # type: ignore[no-untyped-def]
     """A value in [low, high): interpolated from the counts, or halfway in the order of float bits."""
     halved = simd.middle_key(low, high)
@@ -167,7 +167,7 @@ def _pivot(low, high, before, until, middle, halve):  # type: ignore[no-untyped-
     return where_lt(pivot, high, pivot, halved)
 
 
-@njit(error_model="numpy")
+@inner
 def _extremes(column_at, row_bytes, num_rows):  # type: ignore[no-untyped-def]
     first, last = load(column_at), load(column_at + (num_rows - 1) * row_bytes)
     low, high, other_low, other_high = first, first, last, last
@@ -178,12 +178,12 @@ def _extremes(column_at, row_bytes, num_rows):  # type: ignore[no-untyped-def]
     return smaller(low, other_low), larger(high, other_high)
 
 
-@njit(error_model="numpy")
+@inner
 def select_middle(column_at, row_bytes, num_rows, lower, upper):  # type: ignore[no-untyped-def]
     """Put the ordered values `lower` and `upper` (equal or neighbours) of sixteen columns into the rows so numbered.
 
     A few rounds that only count values up to a pivot leave a narrow range. From then on its ends are values of the
-    column, with the answer between them; each round moves one end to the nearest value on the answer's side of the
+    column, with the update between them; each round moves one end to the nearest value on the update's side of the
     pivot. Every fourth pivot halves the range in the order of float bits, so that no data can make it slow.
     """
     least, most = _extremes(column_at, row_bytes, num_rows)
@@ -202,8 +202,8 @@ def select_middle(column_at, row_bytes, num_rows, lower, upper):  # type: ignore
     while not simd.same(low, high):
         pivot = _pivot(low, high, before, until, middle, step % 4 == 3)
         count, below, above = _split(column_at, row_bytes, num_rows, pivot, low, high)
-        low_if_below = where_le(count, wanted, below, low)  # count = wanted: `below` is the answer
-        high_if_above = where_le(rank, count, above, high)  # count = rank: `above` is the answer
+        low_if_below = where_le(count, wanted, below, low)  # count = wanted: `below` is the update
+        high_if_above = where_le(rank, count, above, high)  # count = rank: `above` is the update
         low = where_le(wanted, count, low_if_below, above)
         high = where_le(wanted, count, below, high_if_above)
         before = where_le(wanted, count, before, count)

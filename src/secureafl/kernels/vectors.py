@@ -2,16 +2,38 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
+from secureafl.kernels.compiling import inner, kernel
 from secureafl.kernels.simd import BLOCK, add_products
 from secureafl.types import Vector
 
+Signs = npt.NDArray[np.int8]
+
 LARGEST = np.finfo(np.float32).max
+NOTHING: Vector = np.empty(0, np.float32)
+NO_SIGNS: Signs = np.empty(0, np.int8)
+
+
+def readable(values: Any) -> Any:
+    """The same array, not to be written to. Numba compiles a kernel anew for each combination of arrays that may and
+    may not be written to; models may not, copies of them may. So all inputs are made alike.
+    """
+    view = values.view()
+    view.flags.writeable = False
+    return view
+
+
+@inner
+def total(lanes):  # type: ignore[no-untyped-def]
+    """The sum of eight lanes, in order."""
+    result = 0.0
+    for lane in lanes:
+        result += lane
+    return result
 
 
 class Change(NamedTuple):
@@ -29,38 +51,79 @@ class Change(NamedTuple):
     curvature: float
 
 
+class Measured(NamedTuple):
+    """An update in numbers.
+
+    square   |g|^2
+    product  g . consensus; 0 without one
+    sketch   (width,) sums of g times a sign over every width-th coordinate; empty without signs
+    change   how it differs from its client's reference; None without one
+    """
+
+    square: float
+    product: float
+    sketch: npt.NDArray[np.float64]
+    change: Change | None
+
+
+def measure(
+    delta: Vector,
+    base: Vector,
+    reference: tuple[Vector, Vector] | None = None,
+    consensus: Vector = NOTHING,
+    signs: Signs = NO_SIGNS,
+    width: int = BLOCK,
+) -> Measured:
+    """All that is asked of an update's numbers, in one pass over it.
+
+    reference  its client's last update and the model that was made for
+    consensus  (d,) what it is compared with
+    signs      (d,) of the sketch, 1 or -1; `width`, a multiple of BLOCK, is the sketch's length
+    """
+    last_delta, last_base = reference or (NOTHING, NOTHING)
+    y, s = np.empty(len(last_delta), np.float32), np.empty(len(last_delta), np.float32)
+    sketch = np.zeros(width if len(signs) else 0)
+    square, product, yy, ss, sy = _measure(
+        readable(delta),
+        readable(base),
+        readable(last_delta),
+        readable(last_base),
+        readable(consensus),
+        readable(signs),
+        y,
+        s,
+        sketch,
+    )
+    change = Change(y, s, float(np.sqrt(yy)), float(np.sqrt(ss)), float(sy)) if reference is not None else None
+    return Measured(float(square), float(product), sketch, change)
+
+
 def change(delta: Vector, last_delta: Vector, base: Vector, last_base: Vector) -> Change:
-    y, s = np.empty_like(delta), np.empty_like(base)
-    yy, ss, sy = _change(delta, last_delta, base, last_base, y, s)
-    return Change(y, s, float(np.sqrt(yy)), float(np.sqrt(ss)), float(sy))
+    """How an update and its base model differ from its client's reference, and nothing else."""
+    found = measure(delta, base, (last_delta, last_base)).change
+    assert found is not None
+    return found
 
 
 def dot(a: Vector, b: Vector) -> float:
     """Inner product."""
-    return float(_dot(np.ascontiguousarray(a), np.ascontiguousarray(b)))
+    return float(_dot(readable(np.ascontiguousarray(a)), readable(np.ascontiguousarray(b))))
 
 
 def moved(params: Vector, direction: Vector, server_lr: np.float32) -> Vector | None:
     """params - server_lr direction, each operation rounded to float32; None if a value is not finite."""
     out = np.empty_like(params)
-    return out if _moved(params, direction, server_lr, out) else None
-
-
-def sketch(delta: Vector, signs: npt.NDArray[np.int8], width: int) -> npt.NDArray[np.float64]:
-    """(width,) sums of delta * signs over every width-th coordinate."""
-    sums = np.zeros(width)
-    _sketch(delta, signs, sums)
-    return sums
+    return out if _moved(readable(params), readable(direction), server_lr, out) else None
 
 
 def pair_products(rows: Vector) -> npt.NDArray[np.float64]:
     """(n, n) inner products of the rows (n, d)."""
     products = np.empty((len(rows), len(rows)))
-    _pair_products(rows, products)
+    _pair_products(readable(rows), products)
     return products
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@kernel
 def _dot(a, b):  # type: ignore[no-untyped-def]
     sums = np.zeros(8, np.float64)
     whole = len(a) // BLOCK * BLOCK
@@ -68,51 +131,56 @@ def _dot(a, b):  # type: ignore[no-untyped-def]
         add_products(sums.ctypes.data, a.ctypes.data + 4 * first, b.ctypes.data + 4 * first)
     for x in range(whole, len(a)):
         sums[x % 8] += np.float64(a[x]) * np.float64(b[x])
-    return sums.sum()
+    return total(sums)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
-def _sketch(delta, signs, sums):  # type: ignore[no-untyped-def]
-    width = len(sums)
-    whole = len(delta) // width * width
-    for first in range(0, whole, width):
-        values, their_signs = delta[first : first + width], signs[first : first + width]
-        for x in range(width):  # a loop of known length over slices of its own: it becomes vectors
-            sums[x] += np.float64(values[x]) * np.float64(their_signs[x])
-    for x in range(whole, len(delta)):
-        sums[x - whole] += np.float64(delta[x]) * np.float64(signs[x])
-
-
-@njit(cache=True, nogil=True, error_model="numpy")
+@kernel
 def _pair_products(rows, products):  # type: ignore[no-untyped-def]
     for i in range(len(rows)):
         for j in range(i + 1):
             products[i, j] = products[j, i] = _dot(rows[i], rows[j])
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
-def _change(delta, last_delta, base, last_base, y, s):  # type: ignore[no-untyped-def]
-    sums = np.zeros((3, 8), np.float64)
+@kernel
+def _measure(delta, base, last_delta, last_base, consensus, signs, y, s, sketch):  # type: ignore[no-untyped-def]
+    known, compared, width = len(last_delta) > 0, len(consensus) > 0, len(sketch)
+    sums = np.zeros((5, 8), np.float64)  # g.g, g.consensus, y.y, s.s, s.y
     sums_at, y_at, s_at = sums.ctypes.data, y.ctypes.data, s.ctypes.data
+    delta_at, consensus_at = delta.ctypes.data, consensus.ctypes.data
     whole = len(delta) // BLOCK * BLOCK
     for first in range(0, whole, BLOCK):
-        for x in range(first, first + BLOCK):
+        add_products(sums_at, delta_at + 4 * first, delta_at + 4 * first)
+        if compared:
+            add_products(sums_at + 64, delta_at + 4 * first, consensus_at + 4 * first)
+        if known:
+            for x in range(first, first + BLOCK):
+                y[x] = delta[x] - last_delta[x]
+                s[x] = base[x] - last_base[x]
+            add_products(sums_at + 128, y_at + 4 * first, y_at + 4 * first)
+            add_products(sums_at + 192, s_at + 4 * first, s_at + 4 * first)
+            add_products(sums_at + 256, s_at + 4 * first, y_at + 4 * first)
+        if width:
+            place = first % width
+            for x in range(BLOCK):
+                sketch[place + x] += np.float64(delta[first + x]) * np.float64(signs[first + x])
+    for x in range(whole, len(delta)):
+        here = np.float64(delta[x])
+        sums[0, x % 8] += here * here
+        if compared:
+            sums[1, x % 8] += here * np.float64(consensus[x])
+        if known:
             y[x] = delta[x] - last_delta[x]
             s[x] = base[x] - last_base[x]
-        add_products(sums_at, y_at + 4 * first, y_at + 4 * first)
-        add_products(sums_at + 64, s_at + 4 * first, s_at + 4 * first)
-        add_products(sums_at + 128, s_at + 4 * first, y_at + 4 * first)
-    for x in range(whole, len(delta)):
-        y[x] = delta[x] - last_delta[x]
-        s[x] = base[x] - last_base[x]
-        up, across = np.float64(y[x]), np.float64(s[x])
-        sums[0, x % 8] += up * up
-        sums[1, x % 8] += across * across
-        sums[2, x % 8] += across * up
-    return sums[0].sum(), sums[1].sum(), sums[2].sum()
+            up, across = np.float64(y[x]), np.float64(s[x])
+            sums[2, x % 8] += up * up
+            sums[3, x % 8] += across * across
+            sums[4, x % 8] += across * up
+        if width:
+            sketch[x % width] += here * np.float64(signs[x])
+    return total(sums[0]), total(sums[1]), total(sums[2]), total(sums[3]), total(sums[4])
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@kernel
 def _moved(params, direction, server_lr, out):  # type: ignore[no-untyped-def]
     num_bad = 0
     for x in range(len(params)):

@@ -1,9 +1,9 @@
 """The server: a deterministic machine over the log of arrivals, and what surrounds it."""
 
-from secureafl.server.config import FederationSettings
-from secureafl.server.federation import Assignment, Federation, Result, Status
+from secureafl.server.federation_settings import FederationSettings
+from secureafl.server.live.federation import Assignment, Federation, Result, Status
 from secureafl.server.machine import Machine, MachineSettings, Ticket
-from secureafl.server.run import Run
+from secureafl.server.record.run import Run
 
 __all__ = [
     "Assignment",

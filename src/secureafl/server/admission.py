@@ -1,6 +1,6 @@
 """From what a client sent to an update the machine can judge, or the reason why not.
 
-Everything here is a pure function of the answer and the server's own records; a bad answer is a `Reason`, never an
+Everything here is a pure function of the update and the server's own records; a bad update is a `Reason`, never an
 exception.
 """
 
@@ -20,9 +20,9 @@ TINY = np.finfo(np.float32).tiny
 
 
 def admit(arrays: NamedArrays, layout: Layout, base: Vector, client_returns: ClientReturns) -> Vector | Reason:
-    """The flat update in `arrays`, which answer for the model `base`: it points uphill, like a gradient.
+    """The flat update in `arrays`, sent for the model `base`: it points uphill, like a gradient.
 
-    Denormal numbers become zero.
+    Denormal numbers become zero. Carried arrays (integers) may be absent; their values are not used.
     """
     if reason := _misfit(arrays, layout):
         return reason
@@ -33,10 +33,11 @@ def admit(arrays: NamedArrays, layout: Layout, base: Vector, client_returns: Cli
 
 
 def _misfit(arrays: NamedArrays, layout: Layout) -> Reason | None:
-    if arrays.keys() != {entry.name for entry in layout.entries}:
+    shapes, judged = layout.shapes, {entry.name for entry in layout.entries}
+    if not judged <= arrays.keys() <= shapes.keys():
         return Reason.WRONG_NAMES
-    if any(arrays[entry.name].shape != entry.shape for entry in layout.entries):
+    if any(array.shape != shapes[name] for name, array in arrays.items()):
         return Reason.WRONG_SHAPE
-    if any(arrays[entry.name].dtype.kind not in "fiu" for entry in layout.entries):
+    if any(arrays[name].dtype.kind not in "fiu" for name in judged):
         return Reason.WRONG_DTYPE
     return None

@@ -4,8 +4,9 @@ Nothing here reads a clock, a socket, a file or a global generator. A Flower app
 and a replay of an old run are this machine, fed from different places.
 
 A *ticket* is the server's own record of a model it handed to a client; a reply is worth what its ticket says, never
-what the reply says about itself. A *version* counts arrivals: the model of version t is what stands after t replies to
-open tickets, whether or not they moved it. Versions that hold equal parameters share one array.
+what the reply says about itself. A *version* counts arrivals: the model of version t is what stands after t updates
+were judged, whether or not they moved it. Versions that hold equal parameters share one array. An update that is
+refused without being judged, as garbage or as too stale, closes its ticket and counts as nothing.
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ import numpy as np
 from pydantic import Field
 
 from secureafl import kernels
-from secureafl.defenses.base import Defense, scoped, unscoped
-from secureafl.errors import SecureAFLError, StateError
+from secureafl.defenses.base import CountsOnRate, Defense, scoped, unscoped
+from secureafl.errors import SecureAFLError, SettingsError, StateError
 from secureafl.settings import Settings
-from secureafl.types import Array, ClientId, Model, Reason, StateDict, Update, Vector, Verdict, refuse
+from secureafl.types import UNJUDGED, Array, ClientId, Model, Reason, StateDict, Update, Vector, Verdict, refuse
 
 
 class MachineSettings(Settings):
@@ -37,6 +38,8 @@ class MachineSettings(Settings):
     average_over: int = Field(200, ge=1)
     """The published model is the average of about so many last versions, of the last tenth of the run while that is
     less; 1 publishes the newest. Clients always get the newest. [A]"""
+    count_refused: bool = False
+    """Count refused updates as arrivals, as the paper's rounds do, and as 0.1 did. A run begun so goes on so."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -52,6 +55,11 @@ class Machine:
     """Holds the model, the open tickets and the defense; `receive` is its only way forward."""
 
     def __init__(self, defense: Defense, params: Vector, settings: MachineSettings = MachineSettings()) -> None:
+        rate = defense.server_lr if isinstance(defense, CountsOnRate) else None
+        if rate is not None and rate != settings.server_lr:
+            raise SettingsError(
+                f"the defense counts on server_lr = {rate}, the machine has {settings.server_lr}: give both the same"
+            )
         self.defense = defense
         self.settings = settings
         self._server_lr = np.float32(settings.server_lr)
@@ -109,6 +117,10 @@ class Machine:
         self._uses[version] += 1
         return ticket
 
+    def issue_from(self, number: int) -> None:
+        """Give the next ticket at least this number, as lower ones were given out before a crash."""
+        self._next_ticket = max(self._next_ticket, number)
+
     def ticket(self, number: int) -> Ticket | None:
         """The open ticket with this number, if there is one."""
         return self._tickets.get(number)
@@ -120,29 +132,37 @@ class Machine:
         return self._held[ticket.version]
 
     def withdraw(self, number: int) -> None:
-        """Forget a ticket whose answer is no longer expected. Not an arrival; unknown numbers are ignored."""
-        if self._close(number) is not None:
-            self._release()
+        """Forget a ticket whose update is no longer expected. Unknown numbers are ignored."""
+        ticket = self._tickets.get(number)
+        if ticket is not None:
+            self._close(ticket)
 
     def receive(self, number: int, delta: Vector) -> Verdict:
-        """Take the answer to ticket `number`, judge it, move the model, and count the arrival.
+        """Take the update for ticket `number`, judge it, move the model, and count the arrival.
 
-        An answer to no open ticket is refused, counts as nothing and changes nothing.
+        An update for no open ticket is refused, counts as nothing and changes nothing.
         """
-        ticket = self._close(number)
+        ticket = self._tickets.get(number)
         if ticket is None:
             return self._refuse_uncalled(number)
-        return self._arrive(self._judge(ticket, delta))
+        return self._conclude(ticket, self._judge(ticket, delta))
 
-    def reject(self, number: int, reason: str) -> Verdict:
-        """Take an answer to ticket `number` that is no update at all: an arrival like any other, refused unjudged."""
-        if self._close(number) is None:
+    def refuse(self, number: int, reason: str) -> Verdict:
+        """Take a reply to ticket `number` that holds no update that could be judged."""
+        ticket = self._tickets.get(number)
+        if ticket is None:
             return self._refuse_uncalled(number)
-        return self._arrive(refuse(reason))
+        return self._conclude(ticket, refuse(reason))
 
     def _refuse_uncalled(self, number: int) -> Verdict:
-        """An answer to no open ticket: sent twice, replayed, or too late; or to a ticket that never was."""
+        """An update for no open ticket: sent twice, replayed, or too late; or for a ticket that never was."""
         return refuse(Reason.TICKET_CLOSED if 0 <= number < self._next_ticket else Reason.UNSOLICITED)
+
+    def _conclude(self, ticket: Ticket, verdict: Verdict) -> Verdict:
+        self._close(ticket)
+        if verdict.reason in UNJUDGED and not self.settings.count_refused:
+            return verdict
+        return self._arrive(verdict)
 
     def _arrive(self, verdict: Verdict) -> Verdict:
         """Move the model as the verdict says and count the arrival."""
@@ -156,7 +176,7 @@ class Machine:
         self._model = Model(self._model.version + 1, params)
         self._held[self._model.version] = self._model
         self._follow()
-        self._release()
+        self._release_passed()
         return verdict
 
     def _follow(self) -> None:
@@ -206,19 +226,22 @@ class Machine:
             return refuse(Reason.TOO_STALE, staleness=float(age))
         return self.defense.step(Update(ticket.client, self._held[ticket.version], delta), self._model)
 
-    def _close(self, number: int) -> Ticket | None:
-        ticket = self._tickets.pop(number, None)
-        if ticket is not None:
-            self._uses[ticket.version] -= 1
-        return ticket
+    def _close(self, ticket: Ticket) -> None:
+        del self._tickets[ticket.number]
+        self._uses[ticket.version] -= 1
+        if self._uses[ticket.version] == 0:
+            del self._uses[ticket.version]
+            if ticket.version < self._model.version - self.settings.keep_recent:
+                self._held.pop(ticket.version, None)
 
-    def _release(self) -> None:
-        """Drop every version that nobody can refer to any more."""
-        present, limit = self._model.version, self.settings.max_staleness
-        for version in [v for v in self._held if v < present - self.settings.keep_recent]:
-            expired = limit is not None and version < present - limit
-            if self._uses[version] == 0 or expired:
-                del self._held[version]
+    def _release_passed(self) -> None:
+        """Drop the versions that with this arrival nobody can refer to any more: one at most by each rule."""
+        present, kept, limit = self._model.version, self.settings.keep_recent, self.settings.max_staleness
+        passed = present - kept - 1
+        if passed not in self._uses or (limit is not None and passed < present - limit):
+            self._held.pop(passed, None)
+        if limit is not None and limit >= kept:
+            self._held.pop(present - limit - 1, None)
 
 
 def _frozen(params: Vector) -> Vector:

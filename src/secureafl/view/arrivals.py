@@ -12,7 +12,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from secureafl.server.journal import Entry
+from secureafl.server.record.entries import Entry
 
 Numbers = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from secureafl.server.audit import ClientRecord, least_believed
+from secureafl.server.review.audit import ClientRecord, least_accepted
 from secureafl.view.arrivals import MEASURES, Numbers
 from secureafl.view.reader import RunReader, State
 
@@ -82,9 +82,9 @@ def overview(reader: RunReader) -> Overview:
 
 
 def worst_clients(reader: RunReader, limit: int) -> list[ClientRecord]:
-    """The least believed of those who were ever rejected."""
+    """The least accepted of those who were ever rejected."""
     with reader.lock:
-        return least_believed(record for record in reader.records.values() if record.rejected)[:limit]
+        return least_accepted(record for record in reader.records.values() if record.rejected)[:limit]
 
 
 def _finite(values: Numbers) -> Numbers:

@@ -11,23 +11,26 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from secureafl.server.audit import ClientRecord
-from secureafl.server.journal import Entry, Event, Journal, lies_still, write_ahead
-from secureafl.server.recorded import find_database
+from secureafl.files import is_held
+from secureafl.server.record.entries import Entry, Event
+from secureafl.server.record.journal import Journal, write_ahead
+from secureafl.server.review.audit import ClientRecord
+from secureafl.server.review.opened import find_database
 from secureafl.view.arrivals import Arrivals
 
-SILENT_SECONDS = 60.0
+IDLE_SECONDS = 60.0
 KEPT_EVENTS = 1000
+NO_TROUBLE = {Event.JOINED, Event.FINISHED, Event.RESUMED, Event.SNAPSHOT, Event.FORGOTTEN}
 
 
 class State(StrEnum):
     """Whether more is to be expected of a run."""
 
     LIVE = "live"
-    SILENT = "silent"
-    """Nothing was written for a minute: its clients are slow, or its server died."""
+    IDLE = "idle"
+    """Its server is there, but nothing was written for a minute: its clients are slow."""
     STOPPED = "stopped"
-    """Nobody has the database open, and the run did not come to its end."""
+    """No server holds the folder, and the run did not come to its end."""
     FINISHED = "finished"
 
     @property
@@ -71,9 +74,11 @@ class RunReader:
             if self._database.stat().st_ino != self._file:  # another run took the folder over
                 self._clear()
             before = self.last_number
-            closed = lies_still(self._database)  # asked first: what a writer leaves last is read then
+            closed = not is_held(self.path)  # asked first: what a writer leaves last is read then
             with self._reading() as journal:
-                self.facts = self.facts or journal.facts()
+                if not self.facts:
+                    journal.check()
+                    self.facts = {name: fact for name, fact in journal.facts().items() if name != "seed"}
                 for entry in journal.entries(after=self.last_number):
                     self._take(entry)
             self._closed = closed
@@ -87,7 +92,7 @@ class RunReader:
             return State.FINISHED
         if self._closed:
             return State.STOPPED
-        return State.SILENT if self.quiet_seconds > SILENT_SECONDS else State.LIVE
+        return State.IDLE if self.quiet_seconds > IDLE_SECONDS else State.LIVE
 
     @property
     def quiet_seconds(self) -> float:
@@ -134,5 +139,5 @@ class RunReader:
                 self.rejections[entry.reason] += 1
         else:
             self.events.append(entry)
-            if entry.event not in (Event.JOINED, Event.FINISHED, Event.RESUMED):
+            if entry.event not in NO_TROUBLE:
                 self.troubles[entry.event] += 1

@@ -13,11 +13,12 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from secureafl.text import one_line, visible
 from secureafl.view.arrivals import Numbers
 from secureafl.view.charts import intervals, points
 from secureafl.view.overview import Overview, overview, worst_clients
 from secureafl.view.reader import RunReader, State
-from secureafl.view.words import MISSING, duration, number, printable
+from secureafl.view.words import MISSING, duration, number
 
 BARS = " ▁▂▃▄▅▆▇█"
 WIDTH = 48
@@ -25,7 +26,7 @@ NUM_WORST = 8
 NUM_LATEST = 5
 FULL_HEIGHT = 31
 FRAME_HEIGHT = 17  # everything but the rows of clients, without the newest rejections
-COLOURS = {State.LIVE: "green", State.SILENT: "yellow", State.STOPPED: "yellow", State.FINISHED: "blue"}
+COLOURS = {State.LIVE: "green", State.IDLE: "yellow", State.STOPPED: "yellow", State.FINISHED: "blue"}
 
 
 def watch(
@@ -66,12 +67,12 @@ def picture(reader: RunReader, height: int = FULL_HEIGHT) -> RenderableType:
 
 
 def _title(now: Overview) -> Text:
-    title = Text.assemble(f" {printable(now.run)} ", (f" {now.state} ", f"reverse {COLOURS[now.state]}"))
-    return title.append(f" {printable(now.defense)}, {duration(now.seconds)} ")
+    title = Text.assemble(f" {visible(now.run)} ", (f" {now.state} ", f"reverse {COLOURS[now.state]}"))
+    return title.append(f" {visible(now.defense)}, {duration(now.seconds)} ")
 
 
 def _advice(now: Overview) -> Text | None:
-    if now.state is State.SILENT:
+    if now.state is State.IDLE:
         return Text(f" nothing was written for {duration(now.quiet_seconds)}: slow clients, or a server that died ")
     if now.state is State.STOPPED:
         return Text(" nobody writes to this run; it can be resumed ")
@@ -117,21 +118,21 @@ def _curves(reader: RunReader, now: Overview) -> Table:
 
 
 def _worst(reader: RunReader, limit: int) -> Table:
-    table = Table(title="Least believed", title_justify="left", box=None, pad_edge=False, header_style="bold underline")
+    table = Table(title="Least accepted", title_justify="left", box=None, pad_edge=False, header_style="bold underline")
     table.add_column("client", no_wrap=True, max_width=28)
-    for column in ("answers", "believed", "stale", "factor"):
+    for column in ("updates", "accepted", "stale", "factor"):
         table.add_column(column, justify="right")
     table.add_column("why not, and what else", overflow="ellipsis", no_wrap=True)
     for record in worst_clients(reader, limit):
         summary = record.summary()
         why = [f"{count} {what}" for what, count in (record.rejected + record.troubles).most_common()]
         table.add_row(
-            Text(printable(record.client)),
+            Text(visible(record.client)),
             f"{record.arrivals:,}",
             f"{record.share_accepted:.0%}",
             number(_figure(summary["staleness"]), 2),
             number(_figure(summary["lipschitz factor 50%"])),
-            Text(printable(", ".join(why))),
+            Text(one_line(", ".join(why))),
         )
     return table
 
@@ -145,8 +146,8 @@ def _latest(reader: RunReader) -> Table:
         table.add_row(
             f"{columns.seconds[place]:,.1f} s",
             f"arrival {columns.version[place]}",
-            Text(printable(arrivals.clients[columns.client[place]])),
-            Text(printable(arrivals.reasons[columns.reason[place]])),
+            Text(visible(arrivals.clients[columns.client[place]])),
+            Text(one_line(arrivals.reasons[columns.reason[place]])),
             against,
         )
     table.caption = "One in plain words: secureafl audit RUN --update N"

@@ -1,13 +1,8 @@
-"""Numbers and names as people read them."""
+"""Numbers as people read them."""
 
 from __future__ import annotations
 
 MISSING = "–"  # noqa: RUF001 (an en dash is meant)
-
-
-def printable(text: str) -> str:
-    """Text from outside, safe on a terminal: what would move the cursor or change colours becomes a mark."""
-    return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text)
 
 
 def number(value: float | None, digits: int = 3) -> str:

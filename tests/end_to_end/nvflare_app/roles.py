@@ -15,7 +15,7 @@ from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey
 from nvflare.fuel.f3.cellnet.utils import new_cell_message
 from nvflare.fuel.f3.streaming.stream_const import StreamHeaderKey
 
-from secureafl.engines.nvflare.messages import pack
+from secureafl.engines.nvflare.codec import pack
 from secureafl.types import NamedArrays
 
 DIM = 1000

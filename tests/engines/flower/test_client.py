@@ -6,7 +6,7 @@ from flwr.app import Context, Message, RecordDict
 from rich.console import Console
 from tests.engines.flower.fake_grid import FakeGrid, Node, trainer, weights_of
 
-from secureafl.engines.flower import FlowerSettings, delta_answer, gradient_answer, run_federation, sign_answers
+from secureafl.engines.flower import FlowerSettings, delta_update, gradient_update, run_federation, sign_updates
 from secureafl.engines.signing import write_key_pair
 from secureafl.errors import SettingsError
 
@@ -28,14 +28,22 @@ def localise(message: Message) -> Message:
 def test_weights_delta_and_gradient_clients_meet_at_the_same_model() -> None:
     def delta(message: Message) -> Message:
         start = weights_of(message)
-        return delta_answer(localise(message), start, {"w": start["w"] + 2}, {"loss": 0.5})
+        return delta_update(localise(message), start, {"w": start["w"] + 2}, {"loss": 0.5})
 
     def gradient(message: Message) -> Message:
-        return gradient_answer(localise(message), {"w": np.full(2, -4.0)})
+        return gradient_update(localise(message), {"w": np.full(2, -4.0)})
 
     np.testing.assert_array_equal(run(trainer(2.0, step=1.0)), [2, 2])
     np.testing.assert_array_equal(run(delta, client_returns="delta"), [2, 2])
     np.testing.assert_array_equal(run(gradient, client_returns="gradient", server_lr=0.5), [2, 2])
+
+
+def test_a_delta_holds_no_integer_and_no_boolean_arrays() -> None:
+    message = Message(RecordDict(), dst_node_id=1, message_type="train")
+    start = {"w": np.ones(2), "mask": np.array([True, False]), "steps": np.array(0)}
+    sent = delta_update(localise(message), start, {"w": np.zeros(2), "mask": start["mask"]})
+    np.testing.assert_array_equal(weights_of(sent)["w"], [1, 1])
+    assert weights_of(sent).keys() == {"w"}
 
 
 def context(**node_config: str) -> Context:
@@ -47,7 +55,7 @@ def test_the_signing_mod_makes_answers_the_server_believes(tmp_path: Path) -> No
     keys_file.write_text(f'1 = "{write_key_pair(key)}"\n')
 
     def node(message: Message) -> Message:
-        return sign_answers(message, context(**{"secureafl-key": str(key)}), lambda m, _: trainer(2.0, step=1.0)(m))
+        return sign_updates(message, context(**{"secureafl-key": str(key)}), lambda m, _: trainer(2.0, step=1.0)(m))
 
     np.testing.assert_array_equal(run(node, keys_file=keys_file), [2, 2])
 
@@ -55,4 +63,4 @@ def test_the_signing_mod_makes_answers_the_server_believes(tmp_path: Path) -> No
 def test_without_a_key_the_signing_mod_says_what_to_do() -> None:
     message = FakeGrid({})
     with pytest.raises(SettingsError, match=r"--node-config 'secureafl-key="):
-        sign_answers(message, context(), lambda m, _: m)  # type: ignore[arg-type]
+        sign_updates(message, context(), lambda m, _: m)  # type: ignore[arg-type]

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from secureafl import ClientId, Layout, Model, SecureAFL, Vector
-from secureafl.lab.attacks.base import Batch, View
+from secureafl.lab.arrays import Images, Labels
+from secureafl.lab.attacks.attack import Batch, View
 from secureafl.lab.data import Trigger
-from secureafl.lab.types import Images, Labels
 
 NUM_CLASSES = 5
 HIDDEN = 6

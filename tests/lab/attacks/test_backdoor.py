@@ -2,8 +2,8 @@ import numpy as np
 from tests.lab.attacks.support import batch, draws, trigger, view
 
 from secureafl import Model, Vector
+from secureafl.lab.attacks.attack import Batch
 from secureafl.lab.attacks.backdoor import BackdoorSettings, poison, project, train
-from secureafl.lab.attacks.base import Batch
 
 
 def test_a_rounded_share_of_the_batch_is_marked_and_relabelled() -> None:

@@ -13,9 +13,9 @@ import torch
 
 from secureafl import ClientId, Model, SecureAFL, Vector
 from secureafl.lab.attacks import Attack, build_attack
-from secureafl.lab.attacks.base import Batch, View
+from secureafl.lab.attacks.attack import Batch, View
 from secureafl.lab.data import Trigger
-from secureafl.lab.task import Task
+from secureafl.lab.simulation.task import Task
 
 NUM_CLASSES, TARGET, SERVER_LR, NUM_ROUNDS = 4, 0, 0.1, 160
 HONEST, LIARS = [ClientId(k) for k in range(4)], [ClientId(k) for k in range(4, 8)]

@@ -9,7 +9,7 @@ from tests.lab.attacks.support import QuadraticTask, benign_rows, view
 from secureafl import ClientId, Model
 from secureafl.errors import SettingsError, UnknownSettingError
 from secureafl.lab.attacks import ATTACKS, Attack, build_attack
-from secureafl.lab.attacks.base import View
+from secureafl.lab.attacks.attack import View
 
 NAMES = list(ATTACKS)
 RANDOM = {"gaussian", "threedfed"}

@@ -7,7 +7,7 @@ from tests.lab.attacks.support import view
 from secureafl import ClientId, Model
 from secureafl.errors import SettingsError
 from secureafl.lab.attacks import MinMax, MinMaxSettings, min_max
-from secureafl.lab.attacks.base import Float
+from secureafl.lab.attacks.attack import Float
 from secureafl.lab.attacks.min_max import Direction
 
 DIRECTIONS: list[Direction] = ["unit", "sign", "std"]

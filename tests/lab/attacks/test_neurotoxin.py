@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from tests.lab.attacks.support import view
 
 from secureafl.lab.attacks import Neurotoxin, NeurotoxinSettings, Scaling, ScalingSettings
-from secureafl.lab.attacks.base import benign_uploads, length
+from secureafl.lab.attacks.attack import benign_uploads, length
 from secureafl.lab.attacks.neurotoxin import quiet_mask
 
 

@@ -4,7 +4,7 @@ from tests.lab.attacks.support import view
 
 from secureafl import ClientId
 from secureafl.lab.attacks import PGD, PGDSettings, Scaling, ScalingSettings
-from secureafl.lab.attacks.base import length
+from secureafl.lab.attacks.attack import length
 
 
 @pytest.mark.parametrize("project_every", [1, 2, 10])

@@ -7,7 +7,7 @@ from tests.lab.attacks.support import NUM_CLASSES, QuadraticTask, batch, draws, 
 from secureafl import ClientId, Model, Vector
 from secureafl.errors import SettingsError
 from secureafl.lab.attacks import ThreeDFed, ThreeDFedSettings
-from secureafl.lab.attacks.base import View, benign_norm, length
+from secureafl.lab.attacks.attack import View, benign_norm, length
 from secureafl.lab.attacks.threedfed_maths import final_rows
 
 LIARS = frozenset(map(ClientId, (6, 7, 8, 9)))

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from secureafl import Layout
 from secureafl.errors import SettingsError
 from secureafl.lab.attacks import threedfed_maths as maths
-from secureafl.lab.attacks.base import Float
+from secureafl.lab.attacks.attack import Float
 from secureafl.lab.attacks.threedfed_maths import Outcome
 
 R, C, A = Outcome.REJECTED, Outcome.CLIPPED, Outcome.ACCEPTED

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from secureafl.errors import SettingsError
+from secureafl.lab.arrays import Indices
 from secureafl.lab.data import dirichlet, fang, iid, time_blocks
 from secureafl.lab.data.partition import client_groups
 from secureafl.lab.streams import stream
-from secureafl.lab.types import Indices
 
 NUM_SAMPLES = 20_000
 

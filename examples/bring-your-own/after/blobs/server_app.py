@@ -1,4 +1,4 @@
-"""Asynchronous: the model moves whenever a client answers, and no client is believed without a check."""
+"""Asynchronous: the model moves whenever a client answers, and no client is accepted without a check."""
 
 from blobs.task import accuracy, initial_weights
 from secureafl.engines.flower import server_app

@@ -1,4 +1,4 @@
-"""Synchronous: every round waits for its slowest client, and believes everyone."""
+"""Synchronous: every round waits for its slowest client, and accepts everyone."""
 
 from flwr.app import Array, ArrayRecord, Context, MetricRecord
 from flwr.serverapp import Grid, ServerApp

@@ -1,15 +1,15 @@
 """SecureAFL on Flower: keep the ClientApp, replace the ServerApp."""
 
-from secureafl.engines.flower.client import delta_answer, gradient_answer, sign_answers
-from secureafl.engines.flower.config import FlowerSettings, read_run_config
-from secureafl.engines.flower.server_app import run_federation, server_app
+from secureafl.engines.flower.app import run_federation, server_app
+from secureafl.engines.flower.app_settings import FlowerSettings, read_run_config
+from secureafl.engines.flower.client import delta_update, gradient_update, sign_updates
 
 __all__ = [
     "FlowerSettings",
-    "delta_answer",
-    "gradient_answer",
+    "delta_update",
+    "gradient_update",
     "read_run_config",
     "run_federation",
     "server_app",
-    "sign_answers",
+    "sign_updates",
 ]

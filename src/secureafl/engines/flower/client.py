@@ -1,11 +1,11 @@
 """What a Flower ClientApp may use. A client that returns its trained weights needs none of it.
 
-app = ClientApp(mods=[sign_answers])          # when the server asks for signed answers
+app = ClientApp(mods=[sign_updates])          # when the server asks for signed updates
 
 @app.train()
 def train(msg, context):
     ...
-    return delta_answer(msg, start, trained)  # when the server has client-returns = "delta"
+    return delta_update(msg, start, trained)  # when the server has client-returns = "delta"
 """
 
 from __future__ import annotations
@@ -17,43 +17,46 @@ from typing import Any
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, MetricRecordValues, RecordDict
 
 from secureafl.engines import signing
-from secureafl.engines.flower.records import ARRAYS, CONFIG, NONCE, SIGNATURE, VERSION, record_digest, to_arrays
+from secureafl.engines.flower.codec import ARRAYS, CONFIG, NONCE, SIGNATURE, VERSION, record_digest, to_arrays
 from secureafl.errors import SettingsError
 
 KEY_SETTING = "secureafl-key"
 """Entry of a SuperNode's `--node-config` that names its signing key's file."""
 
 
-def delta_answer(
+def delta_update(
     message: Message, start: Any, trained: Any, metrics: Mapping[str, MetricRecordValues] | None = None
 ) -> Message:
-    """The answer of a client that sends how far it moved: start minus trained, array by array."""
+    """The update of a client that sends how far it moved: start minus trained, per floating-point array.
+
+    Integer arrays are left out: the server does not use them.
+    """
     before, after = to_arrays(start), to_arrays(trained)
-    moved = {name: before[name] - after[name] for name in before}
-    return gradient_answer(message, moved, metrics)
+    moved = {name: before[name] - after[name] for name in before if before[name].dtype.kind == "f"}
+    return gradient_update(message, moved, metrics)
 
 
-def gradient_answer(
+def gradient_update(
     message: Message, gradient: Any, metrics: Mapping[str, MetricRecordValues] | None = None
 ) -> Message:
-    """The answer of a client that sends a gradient at the model it was given, one array per parameter."""
+    """The update of a client that sends a gradient at the model it was given, one array per parameter."""
     arrays = ArrayRecord({name: Array(array) for name, array in to_arrays(gradient).items()})
     return Message(RecordDict({ARRAYS: arrays, "metrics": MetricRecord(dict(metrics or {}))}), reply_to=message)
 
 
-def sign_answers(message: Message, context: Context, call_next: Callable[[Message, Context], Message]) -> Message:
-    """A Flower mod: sign every answer with the key that the node config names as `secureafl-key`."""
+def sign_updates(message: Message, context: Context, call_next: Callable[[Message, Context], Message]) -> Message:
+    """A Flower mod: sign every reply with the key that the node config names as `secureafl-key`."""
     if KEY_SETTING not in context.node_config:
         raise SettingsError(
-            f"sign_answers needs a key: start the SuperNode with --node-config '{KEY_SETTING}=\"FILE\"'"
+            f"sign_updates needs a key: start the SuperNode with --node-config '{KEY_SETTING}=\"FILE\"'"
         )
     key = signing.read_private_key(Path(str(context.node_config[KEY_SETTING])))
     sent = message.content.config_records[CONFIG]
     nonce, version = sent[NONCE], sent[VERSION]
-    answer = call_next(message, context)
-    if answer.has_error() or not isinstance(nonce, bytes) or not isinstance(version, int):
-        return answer
-    [record] = answer.content.array_records.values()
+    reply = call_next(message, context)
+    if reply.has_error() or not isinstance(nonce, bytes) or not isinstance(version, int):
+        return reply
+    [record] = reply.content.array_records.values()
     signature = signing.sign(key, nonce, version, record_digest(record))
-    answer.content[SIGNATURE] = ConfigRecord({SIGNATURE: signature})
-    return answer
+    reply.content[SIGNATURE] = ConfigRecord({SIGNATURE: signature})
+    return reply

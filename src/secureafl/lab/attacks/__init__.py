@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from secureafl.errors import UnknownSettingError
 from secureafl.lab.attacks.adaptive import Adaptive, AdaptiveSettings
 from secureafl.lab.attacks.apart import Apart, ApartSettings
-from secureafl.lab.attacks.base import Attack, Batch, View
+from secureafl.lab.attacks.attack import Attack, Batch, View
 from secureafl.lab.attacks.dba import DBA, DBASettings
 from secureafl.lab.attacks.gaussian import Gaussian, GaussianSettings
 from secureafl.lab.attacks.hold import Hold, HoldSettings
@@ -25,7 +25,7 @@ from secureafl.lab.attacks.threedfed import ThreeDFed, ThreeDFedSettings
 from secureafl.settings import Settings, nearest
 
 
-class Entry(NamedTuple):
+class AttackEntry(NamedTuple):
     """One attack: its class, its settings, and what an experiment must know of it."""
 
     make: Callable[..., Attack]
@@ -38,19 +38,19 @@ class Entry(NamedTuple):
     """Whether it reads `View.shadow`, which costs a SecureAFL step per arrival when another defense runs."""
 
 
-ATTACKS: Mapping[str, Entry] = {
-    "label_flip": Entry(LabelFlip, LabelFlipSettings, needs_classes=True),
-    "sign_flip": Entry(SignFlip, SignFlipSettings),
-    "gaussian": Entry(Gaussian, GaussianSettings),
-    "min_max": Entry(MinMax, MinMaxSettings),
-    "adaptive": Entry(Adaptive, AdaptiveSettings, needs_shadow=True),
-    "hold": Entry(Hold, HoldSettings, needs_shadow=True),
-    "scaling": Entry(Scaling, ScalingSettings, is_backdoor=True, needs_classes=True),
-    "dba": Entry(DBA, DBASettings, is_backdoor=True, needs_classes=True),
-    "pgd": Entry(PGD, PGDSettings, is_backdoor=True, needs_classes=True),
-    "neurotoxin": Entry(Neurotoxin, NeurotoxinSettings, is_backdoor=True, needs_classes=True),
-    "threedfed": Entry(ThreeDFed, ThreeDFedSettings, is_backdoor=True, needs_classes=True),
-    "apart": Entry(Apart, ApartSettings, is_backdoor=True, needs_classes=True),
+ATTACKS: Mapping[str, AttackEntry] = {
+    "label_flip": AttackEntry(LabelFlip, LabelFlipSettings, needs_classes=True),
+    "sign_flip": AttackEntry(SignFlip, SignFlipSettings),
+    "gaussian": AttackEntry(Gaussian, GaussianSettings),
+    "min_max": AttackEntry(MinMax, MinMaxSettings),
+    "adaptive": AttackEntry(Adaptive, AdaptiveSettings, needs_shadow=True),
+    "hold": AttackEntry(Hold, HoldSettings, needs_shadow=True),
+    "scaling": AttackEntry(Scaling, ScalingSettings, is_backdoor=True, needs_classes=True),
+    "dba": AttackEntry(DBA, DBASettings, is_backdoor=True, needs_classes=True),
+    "pgd": AttackEntry(PGD, PGDSettings, is_backdoor=True, needs_classes=True),
+    "neurotoxin": AttackEntry(Neurotoxin, NeurotoxinSettings, is_backdoor=True, needs_classes=True),
+    "threedfed": AttackEntry(ThreeDFed, ThreeDFedSettings, is_backdoor=True, needs_classes=True),
+    "apart": AttackEntry(Apart, ApartSettings, is_backdoor=True, needs_classes=True),
 }
 """Every attack by name."""
 
@@ -72,9 +72,9 @@ __all__ = [
     "Apart",
     "ApartSettings",
     "Attack",
+    "AttackEntry",
     "Batch",
     "DBASettings",
-    "Entry",
     "Gaussian",
     "GaussianSettings",
     "Hold",

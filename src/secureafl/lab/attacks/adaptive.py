@@ -1,4 +1,4 @@
-"""Adaptive: know SecureAFL exactly and send the worst upload that it will believe.
+"""Adaptive: know SecureAFL exactly and send the worst upload that it will accept.
 
 The SecureAFL paper says of it one sentence, after V. Shejwalkar and A. Houmansadr (NDSS 2021): maximise the deviation
 from the aggregate before the attack. All else here is ours. With a = the sender's reference, q = the filter's threshold
@@ -9,10 +9,10 @@ now and w_i the reference's base model:
     c          median of the honest clients' estimates
     J(m)       | median(honest estimates and f copies of m) - c |
 
-Copies, because a believed upload stays in the sender's slot, and f such slots fill up. Candidates are the furthest
+Copies, because an accepted upload stays in the sender's slot, and f such slots fill up. Candidates are the furthest
 feasible points of the rays c + gamma p, p in { -sign c, -c/|c|, -std of the estimates }; where a ray misses the ball,
 the point of the ball nearest to far along it; the reference itself, which always passes; and the reversed gradient,
-brought into the ball. Those that would cost the sender its vote, as one who opposes the crowd, are left out; if none
+brought into the ball. Those that would cost the sender its vote, as one against the consensus, are left out; if none
 remains it sends its honest gradient, and waits. The best one on a ray is drawn back to the smallest gamma that keeps
 0.999 of J. Nothing is random.
 
@@ -30,7 +30,7 @@ import numpy as np
 from pydantic import Field
 
 from secureafl.defenses import SecureAFL
-from secureafl.lab.attacks.base import Float, Stateless, View, length, may_diverge
+from secureafl.lab.attacks.attack import Float, Stateless, View, length, may_diverge
 from secureafl.settings import Settings
 from secureafl.types import ClientId, Vector
 
@@ -139,7 +139,7 @@ def shortened(effect: Effect, best: Candidate, keep: float, num_bisections: int)
 
 
 def feasible(shadow: SecureAFL, client: ClientId, base: Vector, margin: float) -> Ball:
-    """What SecureAFL's filter would believe of this client now."""
+    """What SecureAFL's filter would accept of this client now."""
     radius = shadow.allowance(client, base)
     if math.isinf(radius):
         return Ball(np.zeros(len(base)), (1.0 - margin) * shadow.settings.clip_norm, judged=False)
@@ -164,9 +164,9 @@ class Adaptive(Stateless):
         reach = self.settings.reach * max(length(row) for row in estimates)
         rays = [ray_candidate(effect.before, p, ball, reach) for p in directions(estimates, effect.before)]
         candidates = [*rays, Candidate(ball.centre), reverse]
-        believed = [candidate for candidate in candidates if not _opposes(view, candidate)]
+        accepted = [candidate for candidate in candidates if not _opposes(view, candidate)]
         harmless = Candidate(ball.project(view.gradient.astype(np.float64)))
-        best = max(believed or [harmless], key=lambda candidate: effect(candidate.upload))
+        best = max(accepted or [harmless], key=lambda candidate: effect(candidate.upload))
         return self._rounded(view, ball, shortened(effect, best, self.settings.keep, self.settings.num_bisections))
 
     def _rounded(self, view: View, ball: Ball, upload: Float) -> Vector:

@@ -17,7 +17,7 @@ import math
 import numpy as np
 from pydantic import Field
 
-from secureafl.lab.attacks.base import View, length, may_diverge, require_classes
+from secureafl.lab.attacks.attack import View, length, may_diverge, require_classes
 from secureafl.lab.attacks.pgd import PGD, PGDSettings
 from secureafl.types import ClientId, Vector
 

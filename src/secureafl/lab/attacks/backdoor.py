@@ -3,7 +3,7 @@
 A share r of each mini-batch gets the trigger and the target label. E local steps at rate eta_a lead from the base model
 w_b to x, and the server is sent the pseudo-gradient
 
-    m = (w_b - x) / eta        so that believing it at rate eta moves w_b to x
+    m = (w_b - x) / eta        so that accepting it at rate eta moves w_b to x
 
 m itself is what is kept while training, x = w_b - eta m: a single step at eta_a = eta then gives back the gradient
 unrounded.
@@ -18,7 +18,7 @@ from collections.abc import Callable
 import numpy as np
 from pydantic import Field
 
-from secureafl.lab.attacks.base import Batch, Trigger, View, length
+from secureafl.lab.attacks.attack import Batch, TriggerView, View, length
 from secureafl.lab.data.trigger import as_floats
 from secureafl.settings import Settings
 from secureafl.types import Vector
@@ -35,7 +35,7 @@ class BackdoorSettings(Settings):
     """Rate of the local steps; None for the server's. [A]"""
 
 
-def poison(batch: Batch, trigger: Trigger, target_label: int, fraction: float) -> Batch:
+def poison(batch: Batch, trigger: TriggerView, target_label: int, fraction: float) -> Batch:
     """The batch with round(fraction B) images marked and relabelled, evenly spaced in case the batch is sorted."""
     count = round(fraction * len(batch.y))
     if count == 0:
@@ -81,7 +81,9 @@ def train(
     return sent
 
 
-def poisoned_gradient(view: View, fraction: float, trigger: Trigger | None = None) -> Callable[[Vector, Batch], Vector]:
+def poisoned_gradient(
+    view: View, fraction: float, trigger: TriggerView | None = None
+) -> Callable[[Vector, Batch], Vector]:
     """The gradient on marked mini-batches; with the view's own trigger unless another is given."""
     mark = view.trigger if trigger is None else trigger
 

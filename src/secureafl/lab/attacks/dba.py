@@ -13,8 +13,8 @@ from __future__ import annotations
 import numpy as np
 from pydantic import Field
 
+from secureafl.lab.attacks.attack import Stateless, View, may_diverge, rank, require_classes
 from secureafl.lab.attacks.backdoor import BackdoorSettings, poisoned_gradient, train
-from secureafl.lab.attacks.base import Stateless, View, may_diverge, rank, require_classes
 from secureafl.lab.attacks.scaling import scale_of
 from secureafl.types import Vector
 

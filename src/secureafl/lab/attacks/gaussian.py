@@ -5,7 +5,7 @@ Descent", NeurIPS 2017.
 
     m ~ N(0, std^2 I)
 
-With the published std = 200 and a server rate of 0.01, one believed upload moves every weight by about 2.
+With the published std = 200 and a server rate of 0.01, one accepted upload moves every weight by about 2.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 import numpy as np
 from pydantic import Field
 
-from secureafl.lab.attacks.base import Stateless, View
+from secureafl.lab.attacks.attack import Stateless, View
 from secureafl.settings import Settings
 from secureafl.types import Vector
 

@@ -15,7 +15,7 @@ from typing import Literal
 
 import numpy as np
 
-from secureafl.lab.attacks.base import Stateless, View
+from secureafl.lab.attacks.attack import Stateless, View
 from secureafl.settings import Settings
 from secureafl.types import Vector
 

@@ -13,8 +13,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from secureafl.lab.attacks.base import Stateless, View, require_classes
-from secureafl.lab.types import Labels
+from secureafl.lab.arrays import Labels
+from secureafl.lab.attacks.attack import Stateless, View, require_classes
 from secureafl.settings import Settings
 from secureafl.types import Vector
 

@@ -23,7 +23,7 @@ from typing import Literal
 import numpy as np
 
 from secureafl.errors import SettingsError
-from secureafl.lab.attacks.base import Float, Stateless, View, benign_uploads, may_diverge
+from secureafl.lab.attacks.attack import Float, Stateless, View, benign_uploads, may_diverge
 from secureafl.settings import Settings
 from secureafl.types import Vector
 

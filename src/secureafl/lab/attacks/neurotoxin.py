@@ -20,8 +20,8 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
+from secureafl.lab.attacks.attack import Batch, Stateless, View, benign_uploads, may_diverge, require_classes
 from secureafl.lab.attacks.backdoor import BackdoorSettings, poisoned_gradient, project, train
-from secureafl.lab.attacks.base import Batch, Stateless, View, benign_uploads, may_diverge, require_classes
 from secureafl.lab.attacks.pgd import radius_sent
 from secureafl.types import Vector
 

@@ -14,8 +14,8 @@ from __future__ import annotations
 
 from pydantic import Field
 
+from secureafl.lab.attacks.attack import Stateless, View, benign_norm, may_diverge, require_classes
 from secureafl.lab.attacks.backdoor import BackdoorSettings, poisoned_gradient, project, train
-from secureafl.lab.attacks.base import Stateless, View, benign_norm, may_diverge, require_classes
 from secureafl.types import Vector
 
 

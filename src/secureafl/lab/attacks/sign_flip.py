@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 from pydantic import Field
 
-from secureafl.lab.attacks.base import Stateless, View
+from secureafl.lab.attacks.attack import Stateless, View
 from secureafl.settings import Settings
 from secureafl.types import Vector
 

@@ -1,4 +1,4 @@
-"""3DFed: a backdoor under masks that cancel out, which reads from the next model whether it was believed and adapts.
+"""3DFed: a backdoor under masks that cancel out, which reads from the next model whether it was accepted and adapts.
 
 H. Li, Q. Ye, H. Hu, J. Li, L. Wang, C. Fang, J. Shi, "3DFed: Adaptive and Extensible Framework for Covert Backdoor
 Attack in Federated Learning", IEEE S&P 2023.
@@ -30,8 +30,7 @@ from pydantic import Field
 
 from secureafl.errors import SettingsError
 from secureafl.lab.attacks import threedfed_maths as maths
-from secureafl.lab.attacks.backdoor import BackdoorSettings, poison, poisoned_gradient, train
-from secureafl.lab.attacks.base import (
+from secureafl.lab.attacks.attack import (
     Batch,
     Float,
     View,
@@ -42,6 +41,7 @@ from secureafl.lab.attacks.base import (
     rank,
     require_classes,
 )
+from secureafl.lab.attacks.backdoor import BackdoorSettings, poison, poisoned_gradient, train
 from secureafl.types import Array, Model, StateDict, Vector
 
 DECOY = -1

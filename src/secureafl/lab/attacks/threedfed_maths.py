@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from secureafl.errors import SettingsError
-from secureafl.lab.attacks.base import Float
+from secureafl.lab.attacks.attack import Float
 from secureafl.layout import Layout
 from secureafl.types import Vector
 

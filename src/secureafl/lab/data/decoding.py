@@ -20,14 +20,14 @@ import numpy.typing as npt
 from PIL import Image
 
 from secureafl.errors import DataError
-from secureafl.lab.data.recipes import UDACITY_BLOCK, UDACITY_TEST_EVERY, Recipe
+from secureafl.lab.data.catalogue import UDACITY_BLOCK, UDACITY_TEST_EVERY, DatasetRecipe
 from secureafl.lab.data.sources import Part, Source
 
 _FORMAT = 1
 """Raise it whenever decoding changes, and old caches are left alone."""
 
 
-def decoded(name: str, recipe: Recipe, source: Source, cache: Path) -> Path:
+def decoded(name: str, recipe: DatasetRecipe, source: Source, cache: Path) -> Path:
     """The directory with the arrays of this data set, made now if it is not there yet."""
     key = hashlib.sha256(f"{_FORMAT}|{recipe!r}|{source.identity()}".encode()).hexdigest()[:16]
     directory = cache / f"{name}-{key}"
@@ -56,7 +56,7 @@ def is_test_frame(num_frames: int) -> npt.NDArray[np.bool_]:
     return np.equal(block % UDACITY_TEST_EVERY, UDACITY_TEST_EVERY - 1)
 
 
-def _decode(name: str, recipe: Recipe, source: Source, directory: Path) -> None:
+def _decode(name: str, recipe: DatasetRecipe, source: Source, directory: Path) -> None:
     train = source.part("train")
     if train is None:
         raise DataError(f"{name}: this copy has no training part (train-*.parquet)")
@@ -77,7 +77,7 @@ def _decode(name: str, recipe: Recipe, source: Source, directory: Path) -> None:
         _write_targets(directory, split, part.targets, recipe)
 
 
-def _write_images(file: Path, part: Part, recipe: Recipe) -> npt.NDArray[np.uint8]:
+def _write_images(file: Path, part: Part, recipe: DatasetRecipe) -> npt.NDArray[np.uint8]:
     num_images = len(next(iter(part.targets.values())))
     shape = (num_images, *recipe.image_shape)
     pixels: npt.NDArray[np.uint8] = np.lib.format.open_memmap(file, mode="w+", dtype=np.uint8, shape=shape)
@@ -86,7 +86,7 @@ def _write_images(file: Path, part: Part, recipe: Recipe) -> npt.NDArray[np.uint
     return pixels
 
 
-def to_pixels(image: Image.Image, recipe: Recipe) -> npt.NDArray[np.uint8]:
+def to_pixels(image: Image.Image, recipe: DatasetRecipe) -> npt.NDArray[np.uint8]:
     """(C, H, W): cropped if the recipe says so, then brought to its size (bilinear) if it has another."""
     channels, height, width = recipe.image_shape
     image = image.convert("L" if channels == 1 else "RGB")
@@ -100,7 +100,9 @@ def to_pixels(image: Image.Image, recipe: Recipe) -> npt.NDArray[np.uint8]:
     return np.asarray(image, np.uint8).reshape(height, width, channels).transpose(2, 0, 1)
 
 
-def _write_targets(directory: Path, split: str, targets: dict[str, npt.NDArray[np.generic]], recipe: Recipe) -> None:
+def _write_targets(
+    directory: Path, split: str, targets: dict[str, npt.NDArray[np.generic]], recipe: DatasetRecipe
+) -> None:
     for kind, values in targets.items():
         num_classes, _ = recipe.targets[kind]
         if num_classes is not None and not 0 <= int(values.min()) <= int(values.max()) < num_classes:

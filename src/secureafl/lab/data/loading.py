@@ -17,10 +17,10 @@ from typing import Literal, TypeAlias
 import numpy as np
 
 from secureafl.errors import DataError, SettingsError
+from secureafl.lab.arrays import Images, Labels
+from secureafl.lab.data.catalogue import DATASETS, SYSTEM_DIRECTORY, DatasetRecipe
 from secureafl.lab.data.decoding import decoded
-from secureafl.lab.data.recipes import DATASETS, SYSTEM_DIRECTORY, Recipe
 from secureafl.lab.data.sources import Hub, IdxDirectory, ParquetDirectory, Source, UdacityLog
-from secureafl.lab.types import Images, Labels
 from secureafl.settings import nearest
 
 ENVIRONMENT_VARIABLE = "SECUREAFL_DATA"
@@ -102,7 +102,7 @@ def find_source(name: str, source: str | Path | None = None) -> Source:
     return _hub(name, recipe)
 
 
-def _in_directory(directory: Path, recipe: Recipe) -> Source | None:
+def _in_directory(directory: Path, recipe: DatasetRecipe) -> Source | None:
     if next(directory.rglob("train-*.parquet"), None) is not None:
         return ParquetDirectory(directory, recipe)
     if next(directory.glob("train-images-idx3-ubyte*"), None) is not None:
@@ -112,18 +112,18 @@ def _in_directory(directory: Path, recipe: Recipe) -> Source | None:
     return None
 
 
-def _hub(name: str, recipe: Recipe) -> Hub:
+def _hub(name: str, recipe: DatasetRecipe) -> Hub:
     if recipe.hub is None:
         raise DataError(f"{name} is not on the hub; {_advice(name, recipe)}")
     return Hub(recipe, recipe.hub)
 
 
-def _missing(name: str, recipe: Recipe, places: list[Path]) -> str:
+def _missing(name: str, recipe: DatasetRecipe, places: list[Path]) -> str:
     looked = " or ".join(str(place / name) for place in places)
     return f"no copy of {name} in {looked}; {_advice(name, recipe)}"
 
 
-def _advice(name: str, recipe: Recipe) -> str:
+def _advice(name: str, recipe: DatasetRecipe) -> str:
     ways = [f"put {recipe.files} into <directory>/{name} and set source or {ENVIRONMENT_VARIABLE} to <directory>"]
     if recipe.hub is not None:
         ways.append(f'set source to "{HUB}", which downloads {recipe.hub} from the Hugging Face hub')

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from secureafl.errors import SettingsError
-from secureafl.lab.types import Indices
+from secureafl.lab.arrays import Indices
 
 _MAX_DIRICHLET_DRAWS = 100
 

@@ -20,7 +20,7 @@ import numpy.typing as npt
 from PIL import Image
 
 from secureafl.errors import DataError
-from secureafl.lab.data.recipes import Recipe
+from secureafl.lab.data.catalogue import DatasetRecipe
 
 Targets: TypeAlias = dict[str, npt.NDArray[Any]]
 
@@ -52,7 +52,7 @@ class ParquetDirectory:
     A subset is a set: what is there is used.
     """
 
-    def __init__(self, directory: Path, recipe: Recipe) -> None:
+    def __init__(self, directory: Path, recipe: DatasetRecipe) -> None:
         self._directory = directory
         self._recipe = recipe
 
@@ -128,7 +128,7 @@ class UdacityLog:
 class Hub:
     """The Hugging Face hub, through `datasets`, which downloads the set once and keeps it."""
 
-    def __init__(self, recipe: Recipe, repository: str) -> None:
+    def __init__(self, recipe: DatasetRecipe, repository: str) -> None:
         self._recipe = recipe
         self._repository = repository
 

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from secureafl.errors import SettingsError
-from secureafl.lab.types import Images
+from secureafl.lab.arrays import Images
 
 SIDE = 4
 NUM_QUADRANTS = 4

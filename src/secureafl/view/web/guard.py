@@ -1,4 +1,4 @@
-"""Who may ask, and what a browser may do with the answer. Stands before every request, also those for static files."""
+"""Who may ask, and what a browser may do with a response. Stands before every request, also those for static files."""
 
 from __future__ import annotations
 

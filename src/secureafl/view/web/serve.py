@@ -13,8 +13,8 @@ import uvicorn
 
 from secureafl.errors import SettingsError
 from secureafl.view.reader import RunReader
-from secureafl.view.web.app import application
 from secureafl.view.web.guard import is_loopback
+from secureafl.view.web.routes import application
 
 TOKEN_BYTES = 24
 MIN_TOKEN = 8

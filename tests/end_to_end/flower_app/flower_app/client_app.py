@@ -9,14 +9,14 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
-from secureafl.engines.flower import sign_answers
+from secureafl.engines.flower import sign_updates
 
 PATIENCE = 60.0
 
 
 def sign_if_there_is_a_key(message: Message, context: Context, call_next) -> Message:  # type: ignore[no-untyped-def]
     signs = "secureafl-key" in context.node_config
-    return sign_answers(message, context, call_next) if signs else call_next(message, context)
+    return sign_updates(message, context, call_next) if signs else call_next(message, context)
 
 
 app = ClientApp(mods=[sign_if_there_is_a_key])

@@ -11,13 +11,13 @@ let [chart, drawn, number] = [null, null, null];
 
 const tile = (label, value, sub = "") => el("div", { class: "card tile" }, el("dt", {}, label), el("dd", {}, value, el("span", { class: "sub" }, sub)));
 
-function frame(measure) {
-  document.title = `${name} - SecureAFL`;
+function frame(label, measure) {
+  document.title = `${label} - SecureAFL`;
   chart = chartCard({ id: "chart-judged", title: `${measure} against the threshold`, build: judgedPoints(measure),
     onPick: (i) => { location.href = `verdict?update=${drawn.points.update[i]}`; },
-    describe: (d) => `${count(d.points.update.length)} answers by ${measure}, with the threshold.` });
+    describe: (d) => `${count(d.points.update.length)} updates by ${measure}, with the threshold.` });
   main().replaceChildren(
-    el("div", {}, el("p", { class: "note" }, el("a", { href: "clients" }, "Clients")), el("h1", { id: "name" }, name)),
+    el("div", {}, el("p", { class: "note" }, el("a", { href: "clients" }, "Clients")), el("h1", { id: "name" }, label)),
     tiles, chart.card,
     el("section", { class: "card" }, el("div", { class: "tools" }, el("h2", {}, "Verdicts, newest first"), el("label", {}, only, "Only rejected")), list),
     events);
@@ -32,11 +32,11 @@ async function draw() {
     main().replaceChildren(el("p", { class: "card empty" }, "The run knows no client of this name. ", el("a", { href: "clients" }, "All clients")));
     return;
   }
-  if (!chart) frame(answer.measure);
+  if (!chart) frame(answer.client.label, answer.measure);
   const own = answer.client;
   tiles.replaceChildren(
-    tile("Answers", count(own.arrivals)),
-    tile("Believed", percent(own.believed), `${count(own.accepted)} accepted`),
+    tile("Updates", count(own.arrivals)),
+    tile("Accepted", percent(own.share_accepted), `${count(own.accepted)} accepted`),
     tile("Rejected", count(own.num_rejected), Object.keys(own.rejected)[0] ?? ""),
     tile("Staleness", fixed(own.staleness), "mean"),
     tile("λ, median", fmt(own.factor), own.factor === null ? "" : `mostly ${fmt(own.factor_low)} to ${fmt(own.factor_high)}`),

@@ -1,9 +1,9 @@
 import { ask, clientLink, count, duration, el, fixed, fmt, main, pager, paced, shareBar, start, table, why } from "./common.js";
 
 const COLUMNS = [
-  ["client", "Client", "text", (row) => clientLink(row.client)],
-  ["arrivals", "Answers", "", (row) => count(row.arrivals)],
-  ["believed", "Believed", "", (row) => shareBar(row.believed)],
+  ["client", "Client", "text", clientLink],
+  ["arrivals", "Updates", "", (row) => count(row.arrivals)],
+  ["accepted", "Accepted", "", (row) => shareBar(row.share_accepted)],
   ["rejected", "Rejected", "", (row) => count(row.num_rejected)],
   ["staleness", "Staleness", "", (row) => fixed(row.staleness)],
   ["factor", "λ, median", "", (row) => fmt(row.factor, 3, true)],
@@ -13,7 +13,7 @@ const COLUMNS = [
 
 const given = new URLSearchParams(location.search);
 const wanted = {
-  sort: given.get("sort") ?? "believed",
+  sort: given.get("sort") ?? "accepted",
   order: given.get("order") ?? "up",
   contains: given.get("contains") ?? "",
   only: given.get("only") ?? "",
@@ -51,7 +51,7 @@ async function draw() {
     sorted: column[0] === wanted.sort ? (wanted.order === "down" ? "descending" : "ascending") : null,
   }));
   const focused = document.activeElement?.closest("th")?.cellIndex;
-  const empty = part.total ? "No client's name contains that." : "No client has answered yet.";
+  const empty = part.total ? "No client's name contains that." : "No client has sent an update yet.";
   list.replaceChildren(...[part.rows.length ? table(columns, part.rows, { id: "clients" }) : el("p", { class: "empty" }, empty),
     pager(part, (page) => change({ page: `${page}` }))].filter(Boolean));
   if (focused !== undefined) list.querySelectorAll("th")[focused]?.querySelector("button")?.focus();

@@ -48,7 +48,8 @@ export async function ask(path, values = {}) {
   return answer;
 }
 
-export const clientLink = (name) => el("a", { class: "name", title: name, href: `client?${new URLSearchParams({ name })}` }, name);
+// `client` is the name as it is, `label` the same with control characters made visible.
+export const clientLink = ({ client, label }) => el("a", { class: "name", title: label, href: `client?${new URLSearchParams({ name: client })}` }, label);
 
 export const updateLink = (update) => el("a", { href: `verdict?update=${update}` }, `${update}`);
 
@@ -82,7 +83,7 @@ export function eventsCard(events, withClient) {
   const columns = [
     { head: "Time", class: "text", cell: (row) => duration(row.seconds) },
     { head: "Event", class: "text", cell: (row) => row.event },
-    { head: "Client", class: "text", cell: (row) => (row.client ? clientLink(row.client) : "") },
+    { head: "Client", class: "text", cell: (row) => (row.client ? clientLink(row) : "") },
     { head: "Why", class: "text wrap wide", cell: (row) => row.reason },
   ].filter((column) => withClient || column.head !== "Client");
   return el("section", { class: "card", id: "events" }, el("h2", {}, "What else happened"),
@@ -91,7 +92,7 @@ export function eventsCard(events, withClient) {
 
 const NOTES = {
   live: "",
-  silent: "Nothing was written for a while: slow clients, or a server that died.",
+  idle: "Nothing was written for a while: slow clients, or a server that died.",
   stopped: "Nobody writes to this run, and it did not come to its end. It can be resumed.",
   finished: "",
 };
@@ -140,7 +141,7 @@ export function start(page, onTick) {
     defense.textContent = tick.defense;
     defense.title = "The defense that judges";
     state.textContent = tick.state;
-    state.className = `badge ${tick.state} ${tick.state === "silent" || tick.state === "stopped" ? "warn" : ""}`;
+    state.className = `badge ${tick.state} ${tick.state === "idle" || tick.state === "stopped" ? "warn" : ""}`;
     onTick?.(tick);
   });
   stream.addEventListener("error", () => {

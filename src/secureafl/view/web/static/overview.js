@@ -24,7 +24,7 @@ function drawTiles(now) {
     tile("tile-staleness", "Staleness", fmt(now.staleness), now.max_staleness === null ? "" : `at most ${fmt(now.max_staleness)}`),
     tile("tile-measure", now.measure === "lipschitz_factor" ? "Lipschitz factor λ" : now.measure_label, fmt(now.typical),
       now.threshold === null ? "median of last 100" : `threshold ${fmt(now.threshold)}`),
-    tile("tile-clients", "Clients", count(now.num_clients), now.num_clients ? `${fmt(total / now.num_clients, 2)} answers each` : ""),
+    tile("tile-clients", "Clients", count(now.num_clients), now.num_clients ? `${fmt(total / now.num_clients, 2)} updates each` : ""),
   );
 }
 
@@ -59,12 +59,12 @@ function makeCharts(now) {
 
 function worstCard(rows) {
   const columns = [
-    { head: "Client", class: "text", cell: (row) => clientLink(row.client) },
-    { head: "Answers", cell: (row) => count(row.arrivals) },
-    { head: "Believed", cell: (row) => shareBar(row.believed) },
+    { head: "Client", class: "text", cell: clientLink },
+    { head: "Updates", cell: (row) => count(row.arrivals) },
+    { head: "Accepted", cell: (row) => shareBar(row.share_accepted) },
     { head: "Why not", class: "text wrap", cell: why },
   ];
-  return el("section", { class: "card", id: "worst" }, el("h2", {}, "Least believed clients"),
+  return el("section", { class: "card", id: "worst" }, el("h2", {}, "Least accepted clients"),
     rows.length ? table(columns, rows) : el("p", { class: "empty" }, "Nobody was rejected so far."),
     el("p", { class: "note" }, el("a", { href: "clients" }, "All clients")));
 }

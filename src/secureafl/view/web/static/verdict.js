@@ -24,7 +24,7 @@ function draw(verdict, run) {
     { head: "What it is", class: "text wrap wide", cell: (row) => row.meaning },
   ];
   main().replaceChildren(
-    el("div", {}, el("p", { class: "note" }, clientLink(verdict.client)),
+    el("div", {}, el("p", { class: "note" }, clientLink(verdict)),
       el("div", { class: "tools" }, el("h1", {}, `Update ${verdict.update}`), badge(verdict.accepted, verdict.reason))),
     el("section", { class: "card words", id: "words" }, el("h2", {}, "In words"), ...verdict.words.map((line) => el("p", {}, line)), gauge(verdict)),
     el("section", { class: "card", id: "evidence" }, el("h2", {}, "Evidence"),

@@ -1,0 +1,5 @@
+"""The `secureafl` command."""
+
+from secureafl.cli.main import app
+
+__all__ = ["app"]

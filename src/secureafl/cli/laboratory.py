@@ -1,0 +1,207 @@
+"""`secureafl lab`: run one experiment, sweep a table, draw a report.
+
+Nothing heavy is imported until a command runs, so `secureafl --help` stays quick and works without the laboratory.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from secureafl.errors import SecureAFLError, SettingsError
+from secureafl.settings import read_assignments
+
+if TYPE_CHECKING:
+    from secureafl.lab.cells.cell import CellSettings
+
+app = typer.Typer(
+    help="Experiments: attacks, data sets, the paper's tables.",
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+)
+console = Console()
+
+NEEDED = ("torch", "matplotlib", "ray", "pyarrow", "PIL")
+OUT = Path("results/lab")
+
+Out = Annotated[Path, typer.Option(help="Folder for results.")]
+Source = Annotated[
+    str | None, typer.Option(metavar="FOLDER|hub", help="Where data sets are; SECUREAFL_DATA by default.")
+]
+Set = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Any other setting, such as defense_settings.percentile=0.6."),
+]
+Device = Annotated[str, typer.Option(help="Where gradients are computed: cpu, cuda, cuda:1.")]
+SnapshotRounds = Annotated[int, typer.Option(min=1, help="Rounds between two snapshots to go on from.")]
+
+
+@app.callback()
+def main() -> None:
+    """Experiments: attacks, data sets, the paper's tables."""
+
+
+@app.command()
+def run(
+    dataset: Annotated[
+        str, typer.Option(help="fashion-mnist, cifar10, cifar100, tiny-imagenet or udacity.")
+    ] = "fashion-mnist",
+    defense: Annotated[str, typer.Option(help="Who judges; `secureafl defenses` lists them.")] = "secureafl",
+    attack: Annotated[
+        str,
+        typer.Option(
+            help="What one client in five does: none, label_flip, sign_flip, gaussian, scaling, dba, pgd, neurotoxin, "
+            "threedfed, min_max, adaptive, hold or apart."
+        ),
+    ] = "none",
+    rounds: Annotated[int | None, typer.Option(help="Arrivals; the paper's number by default.")] = None,
+    seed: Annotated[int, typer.Option(help="All randomness follows from it.")] = 0,
+    architecture: Annotated[str | None, typer.Option(help="The model; the paper's by default.")] = None,
+    source: Source = None,
+    settings: Set = None,
+    device: Device = "cpu",
+    snapshot_rounds: SnapshotRounds = 2000,
+    record: Annotated[
+        Path | None, typer.Option(help="Also keep a journal here, for `secureafl audit`, `replay` and `eject`.")
+    ] = None,
+    sink: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KIND:TARGET",
+            help="Also send figures to tensorboard:DIR, mlflow:URI or wandb:DIR; may be repeated.",
+        ),
+    ] = None,
+    out: Out = OUT,
+) -> None:
+    """Run one experiment; end with a table and a picture.
+
+    For example: `secureafl lab run --attack scaling --rounds 400 --record runs/lab`
+    """
+    _check_packages()
+    given: dict[str, Any] = {"rounds": rounds, "architecture": architecture, "source": source}
+    chosen = {key: value for key, value in given.items() if value is not None}
+    from secureafl.lab.cells.cell import CellSettings
+    from secureafl.lab.cells.experiment import RESULT, RunSettings, read_result
+    from secureafl.lab.reports.plots import draw_cell
+    from secureafl.lab.reports.write import cell_table
+    from secureafl.lab.simulation.task import check_device
+    from secureafl.lab.sweeps.sweep_progress import CellProgress
+    from secureafl.lab.sweeps.workers import run_cells
+    from secureafl.server.report.sinks import check_sinks
+
+    check_sinks(sink or ())
+    check_device(device)
+    values = {"dataset": dataset, "defense": defense, "attack": attack, "seed": seed, **chosen}
+    cell = CellSettings(**values | read_assignments(settings or []))
+    key, store = cell.cell_id(), out / "cells"
+    if record is not None and (store / key / RESULT).exists():
+        raise SettingsError(f"{out} already holds this experiment: record it with another --out")
+    if sink and (store / key / RESULT).exists():
+        raise SettingsError(f"{out} already holds this experiment: send its figures with another --out")
+    if not (store / key / RESULT).exists():
+        with CellProgress(console, f"{cell.defense} x {cell.attack}", cell.rounds) as progress:
+            place = record.absolute() if record else None
+            options = RunSettings(device=device, snapshot_rounds=snapshot_rounds, record=place, sinks=tuple(sink or ()))
+            failures = run_cells({key: cell}, store, jobs=1, run=options, observer=progress)
+        if failures:
+            raise SecureAFLError(failures[key])
+    console.print(cell_table(read_result(store / key)))
+    picture = draw_cell(store / key)
+    console.print(f"Picture: [bold]{picture}[/]", soft_wrap=True, highlight=False)
+
+
+@app.command()
+def sweep(
+    recipe: Annotated[str | None, typer.Argument(help="Which table or figure; --list shows them.")] = None,
+    show: Annotated[bool, typer.Option("--list", help="Show the recipes and what they cost.")] = False,
+    jobs: Annotated[int, typer.Option(min=1, help="Cells at a time; one core each.")] = os.cpu_count() or 1,
+    seeds: Annotated[int, typer.Option(min=1, help="Repetitions; the paper has five.")] = 1,
+    rounds: Annotated[int | None, typer.Option(help="Shorten every cell to so many arrivals.")] = None,
+    defense: Annotated[list[str] | None, typer.Option(help="Only this defense; may be repeated.")] = None,
+    attack: Annotated[list[str] | None, typer.Option(help="Only this attack; may be repeated.")] = None,
+    row: Annotated[list[str] | None, typer.Option(help="Only this row of the table; may be repeated.")] = None,
+    source: Source = None,
+    settings: Set = None,
+    device: Device = "cpu",
+    snapshot_rounds: SnapshotRounds = 2000,
+    out: Out = OUT,
+) -> None:
+    """Run all cells of the table or figure RECIPE. Stopped or killed, the same command goes on where it was.
+
+    For example: `secureafl lab sweep main-fashion-mnist --defense secureafl --attack sign_flip`
+    """
+    _check_packages()
+    from secureafl.lab.sweeps.recipes import RECIPES, find_recipe, row_of
+
+    if show or recipe is None:
+        console.print(_overview())
+        return
+    changes = {key: value for key, value in {"rounds": rounds, "source": source}.items() if value is not None}
+    found = find_recipe(recipe)
+    cells = found.cells(range(seeds), **changes | read_assignments(settings or []))
+
+    def wanted(cell: CellSettings) -> bool:
+        rows = (row_of(found, cell.complete()) in row) if row else True
+        return rows and (not defense or cell.defense in defense) and (not attack or cell.attack in attack)
+
+    if not any(map(wanted, cells)):
+        raise SettingsError(f"no cell of {recipe!r} is left; it has {len(RECIPES[recipe].cells())}")
+    from secureafl.lab.cells.experiment import RunSettings
+    from secureafl.lab.reports.write import sweep_table
+    from secureafl.lab.simulation.task import check_device
+    from secureafl.lab.sweeps.sweep import run_sweep
+
+    check_device(device)
+    results = run_sweep(
+        recipe,
+        cells,
+        out,
+        jobs=jobs,
+        run=RunSettings(device=device, snapshot_rounds=snapshot_rounds),
+        console=console,
+        wanted=wanted,
+    )
+    console.print(sweep_table(recipe, results))
+    console.print(f"A report with figures: [bold]secureafl lab report {recipe} --out {out}[/]", soft_wrap=True)
+
+
+@app.command()
+def report(
+    recipe: Annotated[str, typer.Argument(help="A table or figure that was swept before, finished or not.")],
+    out: Out = OUT,
+) -> None:
+    """Draw what was swept of RECIPE, finished or not: a self-contained HTML page, and its figures as PNG and PDF."""
+    _check_packages()
+    from secureafl.lab.reports.write import write_report
+
+    page = write_report(out, recipe)
+    console.print(f"Report: [bold]{page}[/]", soft_wrap=True, highlight=False)
+
+
+def _check_packages() -> None:
+    """What is missing is said at once, not after hours."""
+    for package in NEEDED:
+        if importlib.util.find_spec(package) is None:
+            raise ModuleNotFoundError(f"No module named {package!r}", name=package)
+
+
+def _overview() -> Table:
+    from secureafl.lab.sweeps.recipes import RECIPES
+
+    table = Table(title="Recipes")
+    for column in ("name", "what it shows", "cells", "rounds"):
+        table.add_column(
+            column,
+            style="bold" if column == "name" else None,
+            justify="right" if column in {"cells", "rounds"} else "left",
+        )
+    for name, recipe in RECIPES.items():
+        cells = recipe.cells()
+        table.add_row(name, recipe.about, str(len(cells)), f"{sum(cell.rounds for cell in cells):,}")
+    return table

@@ -1,0 +1,334 @@
+"""The `secureafl` command."""
+
+from __future__ import annotations
+
+import csv
+import importlib
+import inspect
+import json
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from secureafl import __version__
+from secureafl.cli.explain import ExplainingGroup
+from secureafl.cli.laboratory import app as lab
+from secureafl.defenses import DEFENSES, DefenseEntry
+from secureafl.errors import SettingsError
+from secureafl.server.review import audit as auditing
+from secureafl.server.review import eject as ejecting
+from secureafl.server.review import verify as verifying
+from secureafl.server.review.opened import RecordedRun
+from secureafl.server.review.replay import compare
+from secureafl.settings import nearest, read_assignments
+from secureafl.text import csv_cell, one_line, visible
+from secureafl.types import Vector
+
+app = typer.Typer(
+    name="secureafl",
+    cls=ExplainingGroup,
+    pretty_exceptions_show_locals=False,
+    help="Asynchronous federated learning that stays right when some clients lie.",
+    epilog="Start with: secureafl defenses",
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+)
+app.add_typer(lab, name="lab")
+console = Console()
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        console.print(f"secureafl {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def main(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and leave.")
+    ] = False,
+) -> None:
+    """Asynchronous federated learning that stays right when some clients lie."""
+
+
+@app.command()
+def defenses(
+    name: Annotated[str | None, typer.Argument(help="Show this defense and its settings.")] = None,
+) -> None:
+    """List the defenses, or show NAME with its settings."""
+    if name is None:
+        console.print(_overview())
+        console.print("One with its settings: [bold]secureafl defenses NAME[/bold]")
+        return
+    if name not in DEFENSES:
+        raise SettingsError(f"There is no defense {name!r}; {nearest(name, list(DEFENSES))}")
+    console.print(_settings_table(name))
+
+
+RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="The run's folder, the one that holds run.db.")]
+
+
+@app.command()
+def audit(
+    run: RunArgument,
+    update: Annotated[int | None, typer.Option(help="Explain the verdict on this arrival in plain words.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
+) -> None:
+    """Say who took part in a run, who was accepted, and why not.
+
+    RUN is the run's folder, the one that holds `run.db`: `run-dir` of a federation, `--record` of the laboratory.
+    """
+    recorded = RecordedRun.open(run)
+    if update is not None:
+        entry = auditing.arrival(recorded, update)
+        if entry is None:
+            raise SettingsError(f"{run} has no arrival {update}")
+        for line in auditing.explain(entry):
+            console.print(Text(line))
+        return
+    records = auditing.client_records(recorded)
+    if as_json:
+        typer.echo(json.dumps([record.summary() for record in records], indent=2))
+    elif as_csv:
+        writer = csv.DictWriter(sys.stdout, fieldnames=list(records[0].summary()) if records else [])
+        writer.writeheader()
+        writer.writerows(_csv_row(record) for record in records)
+    else:
+        console.print(_audit_table(run, records))
+        console.print(
+            "influence: how often the client's vote is the median; stale: versions behind;\n"
+            "factor: how abruptly it changed, median; seen: last. More: --json, --csv.\n"
+            "One verdict in plain words: [bold]secureafl audit RUN --update N[/bold]"
+        )
+
+
+@app.command()
+def verify(
+    run: RunArgument,
+    sign: Annotated[
+        Path | None, typer.Option(metavar="KEY", help="Sign the head with this Ed25519 key (PEM); keep the file apart.")
+    ] = None,
+    against: Annotated[
+        str | None, typer.Option(metavar="PUBLIC", help="Check a signed head with this public key (base64).")
+    ] = None,
+    signed: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The signed head to check; the run's own by default.")
+    ] = None,
+    accept_loss: Annotated[
+        bool, typer.Option("--accept-loss", help="Go on from the last row that is there; the loss is recorded.")
+    ] = False,
+) -> None:
+    """Check that a run's record is whole, row by row, and print its head: the number and hash of its newest row.
+
+    A head stands for every row before it. Sign it and leave it with somebody else: later, `--against` proves that
+    nothing before it was changed.
+    """
+    if accept_loss:
+        verifying.accept_loss(run)
+    found = verifying.verify(run)
+    console.print(
+        f"{run} is whole: {found.num_rows} rows, {found.num_updates} updates, {found.num_snapshots} snapshots.",
+        markup=False,
+        highlight=False,
+        soft_wrap=True,
+    )
+    typer.echo("no chain: written by 0.1" if found.head is None else f"head {found.head}")
+    if sign is None and against is None:
+        return
+    from secureafl.engines import signing
+
+    if sign is not None:
+        typer.echo(f"signed: {verifying.sign(run, signing.read_private_key(sign))}")
+    if against is not None:
+        head = verifying.verify_signed(run, signed or run / verifying.SIGNED, signing.read_public_key(against))
+        typer.echo(f"nothing was changed up to row {head.number}, which was signed with this key")
+
+
+@app.command()
+def watch(
+    run: RunArgument,
+    once: Annotated[bool, typer.Option("--once", help="Print one picture and leave.")] = False,
+    every: Annotated[float, typer.Option(min=0.1, metavar="SECONDS", help="Time between two looks.")] = 1.0,
+) -> None:
+    """Show a run in the terminal while it runs, until it is over or Ctrl-C."""
+    from secureafl.view import terminal
+
+    terminal.watch(run, console, once=once, seconds=every)
+
+
+@app.command()
+def dashboard(
+    run: RunArgument,
+    host: Annotated[str, typer.Option(help="Address to bind to. Others than this machine need a token.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to bind to; 0 for any free one.")] = 8765,
+    token: Annotated[
+        str | None,
+        typer.Option(
+            envvar="SECUREAFL_DASHBOARD_TOKEN", help="Ask visitors for this; made if others can reach the server."
+        ),
+    ] = None,
+) -> None:
+    """Show a run in the browser, live or finished, until Ctrl-C. Reads only."""
+    from secureafl.view.web.serve import serve
+
+    def say(address: str) -> None:
+        console.print(f"{run} is shown at {address}", soft_wrap=True, markup=False, highlight=False)
+        console.print("Ctrl-C ends it.")
+
+    serve(run, host=host, port=port, token=token, say=say)
+
+
+@app.command()
+def replay(
+    run: RunArgument,
+    defense: Annotated[str | None, typer.Option(help="Judge by this defense; the run's own if not given.")] = None,
+    changes: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a setting of the defense.")
+    ] = None,
+    evaluate: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODULE:FUNCTION", help="Score both models on the way: takes the flat parameters, returns metrics."
+        ),
+    ] = None,
+    evaluate_every: Annotated[int, typer.Option(min=1, help="Arrivals between two scores.")] = 100,
+) -> None:
+    """Judge a recorded run again under another defense or setting, and show what would have changed.
+
+    For example: `secureafl replay runs/today --defense kardam`, or `--set tolerance=4` for the run's own defense.
+    """
+    recorded = RecordedRun.open(run)
+    machine = recorded.machine(defense=defense, changes=read_assignments(changes or []))
+    scorer = _import(evaluate) if evaluate is not None else None
+    found = compare(recorded, machine, evaluate=scorer, evaluate_every=evaluate_every)
+    own = visible(str(recorded.facts["defense"]))
+    table = Table(title=escape(f"{run}: {found.num_arrivals} arrivals, {own} then, {defense or own} now"))
+    for column in ("client", "arrivals", "accepted then", "accepted now"):
+        table.add_column(column, justify="left" if column == "client" else "right")
+    rows = [
+        (found.accepted_now[client] / count, found.accepted_then[client] / count, client, count)
+        for client, count in found.arrivals.items()
+    ]
+    for now, then, client, count in sorted(rows):
+        table.add_row(Text(visible(client)), str(count), f"{then:.0%}", f"{now:.0%}")
+    console.print(table)
+    for (before, after), count in found.changed.most_common():
+        change = f"{one_line(before)} then, {one_line(after)} now"
+        console.print(Text(f"{count} arrival{'s' * (count > 1)}: {change}"))
+    if found.scores:
+        console.print(_scores_table(found.scores))
+    if found.distances:
+        console.print(f"The two models ended {found.distances[-1]:.4g} apart; at most {max(found.distances):.4g}.")
+
+
+@app.command()
+def eject(
+    run: RunArgument,
+    client: Annotated[list[str], typer.Option(help="A client to take out; may be given several times.")],
+    out: Annotated[Path, typer.Option(help="Folder for the repaired run.")],
+) -> None:
+    """Rebuild a run's model without the contribution of some clients, from its journal alone.
+
+    For example: `secureafl eject runs/today --client client-3 --out runs/fixed`. The run itself stays as it is.
+    """
+    recorded = RecordedRun.open(run)
+    repair = ejecting.eject(recorded, client, out)
+    console.print(f"{repair.removed} arrivals taken out, {repair.kept} kept; the model moved by {repair.distance:.4g}.")
+    if repair.left_out:
+        console.print(
+            f"{repair.left_out} updates of others were left out too: the models they were computed on are so far from "
+            "the repaired path that they say nothing about it. Resume the run to train on.",
+            soft_wrap=True,
+        )
+    console.print(f"The repaired run is in {out}; it can be resumed.", markup=False, soft_wrap=True)
+
+
+def _import(name: str) -> Callable[[Vector], Mapping[str, float]]:
+    """The function that `module:function` names; modules in the present folder are found too."""
+    module, colon, function = name.partition(":")
+    sys.path.insert(0, str(Path.cwd()))
+    try:
+        found = getattr(importlib.import_module(module), function) if colon else None
+    except (ImportError, AttributeError) as error:
+        raise SettingsError(f"--evaluate {name}: {error}") from error
+    if not callable(found):
+        raise SettingsError(f"--evaluate takes MODULE:FUNCTION, not {name!r}")
+    return found  # type: ignore[no-any-return]
+
+
+def _scores_table(scores: list[tuple[int, Mapping[str, float], Mapping[str, float]]]) -> Table:
+    table = Table("arrivals", title="Scores, then and now")
+    metrics = list(scores[0][1])
+    for metric in metrics:
+        table.add_column(f"{metric} then", justify="right")
+        table.add_column(f"{metric} now", justify="right")
+    for version, then, now in scores:
+        table.add_row(str(version), *(f"{side[metric]:.4f}" for metric in metrics for side in (then, now)))
+    return table
+
+
+def _csv_row(record: auditing.ClientRecord) -> dict[str, object]:
+    return {name: csv_cell(value) for name, value in record.summary().items()}
+
+
+def _audit_table(run: Path, records: list[auditing.ClientRecord]) -> Table:
+    table = Table(
+        title=escape(str(run)), box=None, pad_edge=False, collapse_padding=True, header_style="bold underline"
+    )
+    table.add_column("client", no_wrap=True)
+    for column in ("updates", "accepted", "influence", "stale", "factor", "seen"):
+        table.add_column(column, justify="right", no_wrap=True)
+    table.add_column("why not, and what else", no_wrap=True)
+    for record in records:
+        summary = record.summary()
+        factor, staleness = summary["lipschitz factor 50%"], summary["staleness"]
+        happened = [*record.rejected.items(), *((event, count) for event, count in record.troubles.items() if count)]
+        table.add_row(
+            Text(visible(record.client)),
+            str(record.arrivals),
+            f"{record.share_accepted:.0%}",
+            "" if record.influence is None else f"{record.influence:.1%}",
+            "" if staleness is None else f"{staleness:.1f}",
+            "" if factor is None else f"{factor:.3g}",
+            f"{record.last_seen:.0f} s",
+            Text("\n".join(f"{count} {one_line(what)}" for what, count in happened)),
+        )
+    return table
+
+
+def _overview() -> Table:
+    table = Table(title="Defenses")
+    table.add_column("name", style="bold")
+    table.add_column("what it does")
+    table.add_column("needs trusted data")
+    for name, entry in DEFENSES.items():
+        needs = "yes" if {"reference", "score"} & set(entry.needs) else "no"
+        table.add_row(name, _summary(entry), needs)
+    return table
+
+
+def _settings_table(name: str) -> Table:
+    entry = DEFENSES[name]
+    table = Table(title=f"{name}: {_summary(entry)}", title_justify="left", show_lines=True)
+    for column in ("setting", "default", "meaning"):
+        table.add_column(column, style="bold" if column == "setting" else None, overflow="fold")
+    for key, field in entry.settings.model_fields.items():
+        table.add_row(key, str(field.default), " ".join((field.description or "").split()))
+    if not entry.settings.model_fields:
+        table.add_row("none", "", "There is nothing to set.")
+    return table
+
+
+def _summary(entry: DefenseEntry) -> str:
+    """What the defense's own file says of it in its opening paragraph."""
+    opening = (inspect.getmodule(entry.settings).__doc__ or "").split("\n\n")[0]
+    return " ".join(opening.split()).partition(": ")[2]

@@ -1,0 +1,131 @@
+"""SecureAFL: judge the arriving update by how abruptly its sender changed, estimate what everyone else would send now,
+and step along a robust combination of both.
+
+A. Gao, F. Wang, Z. Wan, Y. Quan, Z. Liu, M. Fang, "SecureAFL: Secure Asynchronous Federated Learning", ASIA CCS 2026.
+
+The method is a pipeline of small stages. Two compositions of them stand below, side by side: `published` is the paper's
+algorithm, `default` is ours (decisions 0015 to 0022 say why they differ). `SecureAFL` builds either, and what lies
+between, from flat settings. For a stage of your own, take one of them and replace a part:
+
+    from dataclasses import replace
+    from secureafl.defenses.secureafl import Pipeline, default
+
+    stages = default(dim)
+    defense = Pipeline(replace(stages, judges=(*stages.judges, MyJudge())))
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+from secureafl import kernels
+from secureafl.defenses.secureafl.collusion import Groups
+from secureafl.defenses.secureafl.combine import Mean, Median, TrimmedMean
+from secureafl.defenses.secureafl.estimate import HessianProduct, LastUpdate
+from secureafl.defenses.secureafl.flat_settings import PAPER, PAPER_VARIANTS, SecureAFLSettings, build_stages
+from secureafl.defenses.secureafl.judges import AgainstConsensus, LipschitzFilter
+from secureafl.defenses.secureafl.limits import FirstContact, UsualChange, UsualLength
+from secureafl.defenses.secureafl.pipeline import Pipeline
+from secureafl.defenses.secureafl.stages import Arrival, Combiner, Estimator, Judge, Limit, Stages, Votes
+from secureafl.defenses.secureafl.votes import RejectedInARow
+from secureafl.types import ClientId, Vector
+
+
+def published(dim: int, server_lr: float = 1.0) -> Stages:
+    """The published algorithm."""
+    return Stages(
+        judges=(LipschitzFilter(percentile=0.8),),
+        length=FirstContact(clip_norm=50.0),
+        estimate=HessianProduct(dim, server_lr, memory=3, clip_norm=50.0),
+        combine=Median(),
+    )
+
+
+def default(dim: int, seed: int = 0) -> Stages:
+    """The composition that `SecureAFLSettings()` stands for; decisions 0015 to 0022 say how it differs and why."""
+    consensus = AgainstConsensus(limit=4.0)
+    return Stages(
+        judges=(LipschitzFilter(percentile=0.5, tolerance=3.0, window=1000, gap_damping=1.0), consensus),
+        length=UsualLength(window=1000, clip_norm=50.0),
+        change=UsualChange(window=1000, clip_norm=50.0),
+        votes=(consensus, RejectedInARow(limit=3), Groups(dim, limit=0.5, seed=seed)),
+        estimate=LastUpdate(dim, clip_norm=50.0),
+        combine=Median(bucket=2, seed=seed),
+        lead=0.3,
+    )
+
+
+class SecureAFL(Pipeline):
+    """The pipeline that flat settings describe. Its settings are what attacks that know the method look at."""
+
+    def __init__(
+        self,
+        dim: int,
+        settings: SecureAFLSettings = SecureAFLSettings(),
+        *,
+        server_lr: float = 1.0,
+        seed: int = 0,
+        history_path: Path | None = None,
+    ) -> None:
+        """
+        server_lr     the server's learning rate, which a corrected estimate depends on
+        seed          of the lots and sketches: secret, as who knows it can tell whose vote counts when
+        history_path  directory for a memory-mapped history that may be larger than memory
+        """
+        super().__init__(build_stages(dim, settings, server_lr=server_lr, seed=seed, history_path=history_path))
+        self.settings = settings
+
+    @classmethod
+    def paper(cls, dim: int, *, server_lr: float = 1.0) -> SecureAFL:
+        """The published algorithm."""
+        return cls(dim, SecureAFLSettings.paper(), server_lr=server_lr)
+
+    def allowance(self, client: ClientId, base: Vector) -> float:
+        """How far an update for `base` may be from the client's last one and still pass the filter; infinite where the
+        filter does not judge it.
+        """
+        if client not in self.history:
+            return math.inf
+        lipschitz = self._named["filter"]
+        assert isinstance(lipschitz, LipschitzFilter)
+        param_change = self.history.distances(client, self.history.last_delta(client), base)[1]
+        return lipschitz.allowance(param_change, self._num_arrivals)
+
+    def would_oppose(self, client: ClientId, delta: Vector) -> bool:
+        """Whether this update would cost its sender the vote, as one who is against the consensus."""
+        judge = self._named.get("consensus")
+        agreement = self._agreement(kernels.measure(delta, delta, consensus=self._consensus))
+        if not isinstance(judge, AgainstConsensus) or agreement is None:
+            return False
+        return judge.agreement.would_oppose(client, agreement)
+
+
+__all__ = [
+    "PAPER",
+    "PAPER_VARIANTS",
+    "AgainstConsensus",
+    "Arrival",
+    "Combiner",
+    "Estimator",
+    "FirstContact",
+    "Groups",
+    "HessianProduct",
+    "Judge",
+    "LastUpdate",
+    "Limit",
+    "LipschitzFilter",
+    "Mean",
+    "Median",
+    "Pipeline",
+    "RejectedInARow",
+    "SecureAFL",
+    "SecureAFLSettings",
+    "Stages",
+    "TrimmedMean",
+    "UsualChange",
+    "UsualLength",
+    "Votes",
+    "default",
+    "published",
+]

@@ -1,0 +1,237 @@
+"""SecureAFL's settings as flat keys, as a Flower or NVFlare app writes them, and the stages they stand for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field, model_validator
+
+from secureafl.defenses.secureafl.collusion import Groups
+from secureafl.defenses.secureafl.combine import Mean, Median, TrimmedMean
+from secureafl.defenses.secureafl.estimate import HessianProduct, LastUpdate
+from secureafl.defenses.secureafl.judges import AgainstConsensus, LipschitzFilter
+from secureafl.defenses.secureafl.limits import FirstContact, UsualChange, UsualLength
+from secureafl.defenses.secureafl.stages import Combiner, Estimator, Judge, Limit, Stages, Votes
+from secureafl.defenses.secureafl.votes import RejectedInARow
+from secureafl.errors import SettingsError
+from secureafl.settings import Settings
+
+_OF_VOTES = (
+    "opposition",
+    "alike",
+    "agreement_decay",
+    "silence_after",
+    "lead",
+    "aggregate",
+    "bucket",
+    "trim",
+)
+_OF_CORRECTION = ("memory", "correction_bound", "calibration_decay", "triangle", "min_curvature", "refresh_interval")
+
+
+class SecureAFLSettings(Settings):
+    """SecureAFL's settings; values marked [P] are the paper's, [A] are ours."""
+
+    percentile: float = Field(0.5, gt=0.0, le=1.0)
+    """Share of past Lipschitz factors that `tolerance` is measured from: the paper's alpha. The filter holds as long as
+    fewer than 1 - percentile of all uploads are wild. [P: 0.8]"""
+    tolerance: float = Field(3.0, gt=0.0)
+    """How many times that percentile an update's own factor may be. [P: 1]"""
+    window: int | None = Field(1000, ge=1)
+    """Judge against the last so many arrivals only; None for all of them. [P: all]"""
+    gap_damping: float = Field(1.0, ge=0.0)
+    """Factors are measured over sqrt(|w - w_ref|^2 + (gap_damping * typical gap)^2), so that they tell how a client
+    behaves and not how little the model moved meanwhile. [P: 0]"""
+    filter: Literal["lipschitz", "accept_all", "accept_none"] = "lipschitz"
+    """Who passes after first contact: those smooth enough [P], everyone (Variant III) or no one (Variant IV)."""
+    warmup_rounds: int = Field(0, ge=0)
+    """Arrivals at the start during which the filter lets everyone pass. [A]"""
+    max_change: float | None = Field(1.0, gt=0.0)
+    """An update counts as at most so many times as long as is typical, and as at most so many times the typical change
+    away from its client's last one; never as more than `clip_norm`. None for no such limits. [P: None]"""
+    opposition: float | None = Field(4.0, gt=0.0)
+    """Spreads by which a client's average agreement with the median may lie below everyone's; one that lies lower has
+    no vote. None for no such test. [P: None]"""
+    alike: float | None = Field(0.5, gt=0.0, lt=1.0)
+    """Cosine between what two clients keep asking for above which they are alike. A group of clients who are alike,
+    if larger than usual, has the fewer votes the larger it is, drawn by lot at every step. None for no such limit.
+    [P: None]"""
+    agreement_decay: float = Field(0.9, ge=0.0, lt=1.0)
+    """Weight left of a client's average after its next update, where `opposition` and `alike` look at averages. [A]"""
+    silence_after: int | None = Field(3, ge=1)
+    """Rejections in a row after which a client's estimate has no vote until it is accepted again. [P: None]"""
+    lead: float = Field(0.3, ge=0.0, le=1.0)
+    """Share of an accepted update's change, g - g_ref, that moves the model at once, beside its one vote in n. While
+    none of its updates is rejected as opposing, a client adds its last minus its first this way in all. [P: 0]"""
+    memory: int = Field(3, ge=0)
+    """L-BFGS pairs remembered per client, where estimates are corrected: the paper's epsilon. [P]"""
+    correction: Literal["none", "raw", "bounded", "calibrated"] = "none"
+    """How far estimates follow the Hessian product: not at all, literally [P], never by more than `correction_bound`,
+    or bounded and scaled by how well it predicted real arrivals so far. [A]"""
+    correction_bound: float = Field(0.5, gt=0.0)
+    """Longest correction, as a multiple of the client's last update. [A]"""
+    calibration_decay: float = Field(0.99, gt=0.0, lt=1.0)
+    """Weight left of one arrival's evidence after the next: an exponential window. [A]"""
+    triangle: Literal["strict", "inclusive"] = "strict"
+    """Which lower triangle Algorithm 2's Tril takes; `inclusive` annihilates the newest direction. [A]"""
+    min_curvature: float = Field(1e-8, ge=0.0)
+    """Pairs with s.y <= min_curvature |s||y| are not kept. [A]"""
+    clip_norm: float = Field(50.0, gt=0.0)
+    """Longest first contact and longest estimate: the paper's G. [P]"""
+    history: Literal["accepted", "all"] = "accepted"
+    """Which uploads become a client's reference: only accepted ones, or also rejected ones. [A]"""
+    estimates: bool = True
+    """Whether excluded clients are estimated; without, the step is the accepted update alone (Variant II). [P]"""
+    aggregate: Literal["median", "trimmed_mean", "mean"] = "median"
+    """How received and estimated updates become one; `mean` is Variant I. [P]"""
+    bucket: int = Field(2, ge=1)
+    """Votes that are averaged, drawn by lot at every step, before the median is taken. More learn faster where clients
+    differ, and resist fewer malicious clients. [P: 1]"""
+    trim: float = Field(0.2, ge=0.0, lt=0.5)
+    """Share cut from each end by `trimmed_mean`. [A]"""
+    history_dtype: Literal["float32", "float16"] = "float32"
+    """How history is kept. float16, with a scale per row, is read in half the time; exact references stay beside it, so
+    that memory is saved only where pairs are kept (`correction`). [A]"""
+    refresh_interval: int = Field(512, ge=1)
+    """Steps after which inner products that are carried along are computed exactly again. [A]"""
+    threads: int | None = Field(None, ge=1)
+    """Threads that a step may use; None for all of the machine. Results do not depend on it. [A]"""
+
+    @classmethod
+    def paper(cls, **changes: Any) -> SecureAFLSettings:
+        """The published algorithm. Estimates are clipped, and only usable pairs are kept, as always."""
+        return cls(**{**PAPER, **changes})
+
+    @model_validator(mode="after")
+    def _nothing_idles(self) -> SecureAFLSettings:
+        for because, names in self._idle():
+            for name in names:
+                if getattr(self, name) not in (type(self).model_fields[name].default, PAPER.get(name)):
+                    raise SettingsError(
+                        f"{name} = {getattr(self, name)!r} does nothing {because}: leave one of them out"
+                    )
+        if self.history == "all" and self.max_change is not None:
+            raise SettingsError("history = 'all' keeps updates as they came, max_change shortens them: set one to None")
+        if self.correction != "none" and self.memory == 0:
+            raise SettingsError(f"correction = {self.correction!r} needs pairs to correct by: set memory to 1 or more")
+        return self
+
+    def _idle(self) -> Iterator[tuple[str, tuple[str, ...]]]:
+        """Settings that change nothing, given others, and why."""
+        if not self.estimates:
+            yield "with estimates = False", (*_OF_VOTES, "correction", *_OF_CORRECTION)
+        if self.correction == "none":
+            yield "with correction = 'none'", _OF_CORRECTION
+        if self.correction == "raw":
+            yield "with correction = 'raw'", ("correction_bound",)
+        if self.correction != "calibrated":
+            yield f"with correction = {self.correction!r}", ("calibration_decay",)
+        if self.aggregate != "trimmed_mean":
+            yield f"with aggregate = {self.aggregate!r}", ("trim",)
+        if self.filter != "lipschitz":
+            yield f"with filter = {self.filter!r}", ("percentile", "tolerance", "warmup_rounds")
+        if self.alike is None and self.opposition is None:
+            yield "without alike and opposition", ("agreement_decay",)
+
+
+PAPER: Mapping[str, Any] = {
+    "percentile": 0.8,
+    "tolerance": 1.0,
+    "window": None,
+    "gap_damping": 0.0,
+    "max_change": None,
+    "opposition": None,
+    "alike": None,
+    "silence_after": None,
+    "lead": 0.0,
+    "correction": "raw",
+    "bucket": 1,
+}
+"""The published algorithm, as changes to `SecureAFLSettings`."""
+
+PAPER_VARIANTS: Mapping[str, Mapping[str, object]] = {
+    "I": {"aggregate": "mean"},
+    "II": {"estimates": False},
+    "III": {"filter": "accept_all"},
+    "IV": {"filter": "accept_none"},
+}
+"""The paper's ablations, as changes to `SecureAFLSettings`."""
+
+
+def build_stages(
+    dim: int, settings: SecureAFLSettings, *, server_lr: float = 1.0, seed: int = 0, history_path: Path | None = None
+) -> Stages:
+    """The stages that these settings stand for."""
+    judges: list[Judge] = [
+        LipschitzFilter(
+            settings.percentile,
+            settings.tolerance,
+            settings.window,
+            settings.gap_damping,
+            passes=_PASSES[settings.filter],
+            warmup=settings.warmup_rounds,
+        )
+    ]
+    votes: list[Votes] = []
+    if settings.opposition is not None:
+        consensus = AgainstConsensus(settings.opposition, settings.agreement_decay)
+        judges.append(consensus)
+        votes.append(consensus)
+    if settings.silence_after is not None:
+        votes.append(RejectedInARow(settings.silence_after))
+    if settings.alike is not None:
+        votes.append(Groups(dim, settings.alike, settings.agreement_decay, seed))
+    length: Limit = FirstContact(settings.clip_norm)
+    change: Limit | None = None
+    if settings.max_change is not None:
+        length = UsualLength(settings.max_change, settings.window, settings.clip_norm)
+        change = UsualChange(settings.max_change, settings.window, settings.clip_norm)
+    return Stages(
+        judges=tuple(judges),
+        length=length,
+        change=change,
+        votes=tuple(votes),
+        estimate=_estimator(dim, settings, server_lr, history_path),
+        combine=_combiner(settings, seed) if settings.estimates else None,
+        lead=settings.lead,
+        remember_all=settings.history == "all",
+    )
+
+
+_PASSES: Mapping[str, Literal["smooth", "all", "none"]] = {
+    "lipschitz": "smooth",
+    "accept_all": "all",
+    "accept_none": "none",
+}
+
+
+def _estimator(dim: int, settings: SecureAFLSettings, server_lr: float, path: Path | None) -> Estimator:
+    if settings.correction == "none":
+        return LastUpdate(
+            dim, settings.clip_norm, precision=settings.history_dtype, path=path, threads=settings.threads
+        )
+    return HessianProduct(
+        dim,
+        server_lr,
+        memory=settings.memory,
+        correction=settings.correction,
+        bound=settings.correction_bound,
+        decay=settings.calibration_decay,
+        clip_norm=settings.clip_norm,
+        min_curvature=settings.min_curvature,
+        strict=settings.triangle == "strict",
+        refresh_interval=settings.refresh_interval,
+        precision=settings.history_dtype,
+        path=path,
+        threads=settings.threads,
+    )
+
+
+def _combiner(settings: SecureAFLSettings, seed: int) -> Combiner:
+    if settings.aggregate == "median":
+        return Median(settings.bucket, seed)
+    if settings.aggregate == "trimmed_mean":
+        return TrimmedMean(settings.trim, settings.bucket, seed)
+    return Mean(settings.bucket, seed)

@@ -1,0 +1,52 @@
+"""What an operator sets for a federation on an engine, whichever it is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import BeforeValidator, Field, field_validator
+
+from secureafl.server import FederationSettings
+from secureafl.server.report.sinks import parse_sink, split_sinks
+
+
+class EngineSettings(FederationSettings):
+    """The engines' common share of the settings, beside those of every federation."""
+
+    max_in_flight: int | None = Field(None, ge=1)
+    """Clients that may hold the model at one time; the others wait their turn. None for all."""
+    ttl_seconds: float = Field(3600.0, gt=0.0)
+    """How long a client may take; then its ticket expires."""
+    discovery_seconds: float = Field(3.0, gt=0.0)
+    """How often new and returning clients are looked for."""
+    retry_seconds: float = Field(1.0, gt=0.0)
+    """Wait before a client that failed is tried again; doubles with each failure in a row."""
+    max_retry_seconds: float = Field(300.0, gt=0.0)
+    """Longest such wait."""
+    max_failures: int | None = Field(None, ge=1)
+    """Failures in a row after which a client is set aside until it is due for another try; None for never."""
+    hold_seconds: float = Field(0.0, ge=0.0)
+    """Hold each update back for a drawn time of about this length, so that simulated clients differ in speed."""
+    hold_seed: int = 0
+    """Seed of those draws."""
+    keys_file: Path | None = None
+    """TOML file of public keys, `client = "base64"`; when given, every update must be signed."""
+    metrics_port: int = Field(0, ge=0, le=65535)
+    """Port for Prometheus to scrape, with the extra `ops`; 0 for none."""
+    metrics_host: str = "127.0.0.1"
+    """Address that port is opened on. Scrapes are not authenticated: open it to a network you trust, or to none."""
+    sinks: Annotated[tuple[str, ...], BeforeValidator(split_sinks)] = ()
+    """Where figures are sent: any of `tensorboard:DIR`, `mlflow:URI`, `wandb:DIR`. A text with commas is a list."""
+    sink_seconds: float = Field(15.0, gt=0.0)
+    """Time between two such sendings."""
+
+    def facts(self) -> dict[str, object]:
+        return {**super().facts(), "signing": self.keys_file is not None}
+
+    @field_validator("sinks")
+    @classmethod
+    def _sinks_exist(cls, sinks: tuple[str, ...]) -> tuple[str, ...]:
+        for sink in sinks:
+            parse_sink(sink)
+        return sinks

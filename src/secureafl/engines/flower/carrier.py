@@ -1,0 +1,55 @@
+"""Flower's nodes as sessions see them: a push, and pulls until the update is there.
+
+Every update is pulled on its own, so an upload that stalls blocks one worker and no other node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from flwr.app import Message
+from flwr.serverapp import Grid
+
+from secureafl.engines.flower.codec import Records
+from secureafl.engines.sessions import LostError
+from secureafl.server import Assignment
+from secureafl.server.record.entries import Event
+from secureafl.types import Reason, Vector
+
+EXPIRED, NODE_UNAVAILABLE = 3, 5  # Flower's error codes: the update's time is over; the node has gone
+
+
+class Nodes:
+    """A carrier over Flower's grid; a dispatch is known by its message id, a client by its node id."""
+
+    def __init__(self, grid: Grid, records: Records, ttl_seconds: float) -> None:
+        self._grid = grid
+        self._records = records
+        self._ttl_seconds = ttl_seconds
+
+    def present(self) -> Collection[str]:
+        return [str(node_id) for node_id in self._grid.get_node_ids()]
+
+    def send(self, assignment: Assignment) -> str:
+        message = self._records.encode(assignment, int(assignment.client), self._ttl_seconds)
+        ids = list(self._grid.push_messages([message]))
+        if not ids or not ids[0]:  # simulation leaves a refused push out, deployment returns an empty id
+            raise LostError(Event.LEFT, "push refused")
+        return ids[0]
+
+    def fetch(self, handle: str, assignment: Assignment) -> Vector | Reason | None:
+        replies = list(self._grid.pull_messages([handle]))
+        if not replies:
+            return None
+        if replies[0].has_error():
+            raise _loss(replies[0])
+        return self._records.decode(replies[0], assignment)
+
+    def close(self) -> None:
+        """Nothing to do: no call waits for an update."""
+
+
+def _loss(reply: Message) -> LostError:
+    code = reply.error.code
+    event = {EXPIRED: Event.EXPIRED, NODE_UNAVAILABLE: Event.LEFT}.get(code, Event.CLIENT_ERROR)
+    return LostError(event, f"code {code}: {reply.error.reason or 'no reason given'}")

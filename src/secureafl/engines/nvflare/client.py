@@ -1,0 +1,60 @@
+"""The client's side: a class around a training function, called by the server for every model.
+
+def train(arrays, config):      # in task.py
+    ...
+    return trained arrays, or a PyTorch state_dict
+
+AsyncClient(train="task:train")
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from safetensors.numpy import load
+
+from secureafl.engines import signing
+from secureafl.engines.nvflare.codec import ARRAYS, CONFIG, NONCE, SIGNATURE, VERSION, Message, data_digest, pack
+from secureafl.engines.nvflare.collab import current_context, publish
+from secureafl.engines.nvflare.functions import load_function
+from secureafl.engines.updates import to_arrays
+
+
+class AsyncClient:
+    """Trains whenever the server calls.
+
+    train  "module:function"; it gets the model as named arrays and a config, and returns what the server's setting
+           `client_returns` says: trained weights, a delta or a gradient
+    key    file of the site's signing key, seen from its workspace, such as "local/signing.pem"; empty for none
+
+    The config holds what the server gives all clients, and `site`, `partition-id`, `num-partitions`, `server-round`.
+    """
+
+    def __init__(self, train: str, key: str = "") -> None:
+        self.train = train
+        self.key = key
+
+    @publish
+    def ping(self) -> bool:
+        """Whether this client is alive."""
+        return True
+
+    @publish
+    def reply(self, dispatch: Message) -> Message:
+        """Train on one model of the server's."""
+        config = {**dispatch[CONFIG], **_place(), "server-round": dispatch[VERSION]}
+        trained = load_function(self.train)(load(dispatch[ARRAYS]), config)
+        data = pack(to_arrays(trained))
+        if not self.key:
+            return {ARRAYS: data}
+        key = signing.read_private_key(Path(current_context().workspace.get_root_dir()) / self.key)
+        return {ARRAYS: data, SIGNATURE: signing.sign(key, dispatch[NONCE], dispatch[VERSION], data_digest(data))}
+
+
+def _place() -> dict[str, Any]:
+    """Which of the job's sites this is."""
+    context = current_context()
+    sites = sorted(str(client.name) for client in context.clients)
+    name = str(context.app.name)
+    return {"site": name, "partition-id": sites.index(name), "num-partitions": len(sites)}

@@ -1,0 +1,134 @@
+"""From the settings of a cell to a simulation ready to step."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from secureafl.defenses import build_defense
+from secureafl.errors import SettingsError
+from secureafl.lab.arrays import Indices
+from secureafl.lab.attacks import ATTACKS, build_attack
+from secureafl.lab.attacks.attack import Batch
+from secureafl.lab.cells.cell import CellSettings
+from secureafl.lab.cells.recorder import Recorder
+from secureafl.lab.data import Dataset, Trigger, load, partition
+from secureafl.lab.simulation.protocols import ArrivalProtocol, PaperProtocol, VirtualTimeProtocol, VirtualTimeSettings
+from secureafl.lab.simulation.simulate import Attacker, ClientData, Simulation
+from secureafl.lab.simulation.task import Task
+from secureafl.lab.simulation.trusted_data import draw_trusted, make_reference, make_scorer
+from secureafl.lab.streams import stream
+from secureafl.server import Machine, MachineSettings
+from secureafl.types import ClientId
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Laboratory:
+    """One cell, set up: the simulation, and what an evaluation needs beside it."""
+
+    settings: CellSettings
+    dataset: Dataset
+    task: Task
+    trigger: Trigger
+    malicious: frozenset[ClientId]
+    simulation: Simulation
+    recorder: Recorder | None
+
+
+def build(
+    settings: CellSettings,
+    clock: Callable[[], float] = time.perf_counter,
+    record: Path | None = None,
+    device: str = "cpu",
+) -> Laboratory:
+    """Load the data, deal them, and put clients, attackers and server in their places.
+
+    record  folder for a journal of the run, as a deployed federation keeps one
+    device  where gradients are computed
+    """
+    dataset = load(settings.dataset, settings.source, settings.labels)
+    task = Task(settings.architecture, dataset.num_classes, dataset.image_shape, device=device)
+    shards = deal(settings, dataset)
+    malicious = draw_malicious(settings)
+    trigger = Trigger.draw(dataset.image_shape[0], stream(settings.seed, "trigger"))
+    data = ClientData(dataset.train_x, dataset.train_y, shards, settings.batch_size)
+    protocol = make_protocol(settings)
+    machine = make_machine(settings, task, data, protocol)
+    recorder = Recorder(machine, settings, record) if record is not None else None
+    simulation = Simulation(
+        task=task,
+        data=data,
+        machine=machine,
+        server=recorder,
+        protocol=protocol,
+        seed=settings.seed,
+        attacker=make_attacker(settings, malicious, trigger),
+        clock=clock,
+    )
+    return Laboratory(settings, dataset, task, trigger, malicious, simulation, recorder)
+
+
+def deal(settings: CellSettings, dataset: Dataset) -> list[Indices]:
+    """Each client's samples."""
+    rng, labels, num_clients = stream(settings.seed, "partition"), dataset.train_y, settings.num_clients
+    if settings.partition == "iid":
+        return partition.iid(len(labels), num_clients, rng)
+    if settings.partition == "time-blocks":
+        return partition.time_blocks(len(labels), num_clients)
+    if dataset.num_classes is None:
+        raise SettingsError(f"partition = {settings.partition!r} deals by class; {settings.dataset} has none")
+    classes = np.asarray(labels, np.int64)
+    if settings.partition == "dirichlet":
+        return partition.dirichlet(classes, num_clients, dataset.num_classes, settings.dirichlet_alpha, rng)
+    return partition.fang(classes, num_clients, dataset.num_classes, settings.non_iid, rng)
+
+
+def draw_malicious(settings: CellSettings) -> frozenset[ClientId]:
+    """Who attacks: the first of one shuffled order, so that a larger share adds attackers and exchanges none."""
+    order = stream(settings.seed, "malicious-set").permutation(settings.num_clients)
+    return frozenset(ClientId(int(client)) for client in order[: settings.num_malicious])
+
+
+def make_protocol(settings: CellSettings) -> ArrivalProtocol:
+    if settings.protocol == "paper":
+        return PaperProtocol(settings.num_clients, settings.max_delay, settings.seed)
+    clocks = VirtualTimeSettings(**settings.protocol_settings)
+    return VirtualTimeProtocol(settings.num_clients, clocks, settings.seed)
+
+
+def make_machine(settings: CellSettings, task: Task, data: ClientData, protocol: ArrivalProtocol) -> Machine:
+    """The server, with trusted data if its defense needs some."""
+    indices = draw_trusted(data.shards, settings.num_trusted, stream(settings.seed, "trusted"))
+    trusted = Batch(data.x[indices], data.y[indices])
+    defense = build_defense(
+        settings.defense,
+        task.dim,
+        settings.complete()["defense_settings"],
+        server_lr=settings.server_lr,
+        seed=settings.seed,
+        reference=make_reference(task, trusted),
+        score=make_scorer(task, trusted),
+    )
+    staleness = settings.max_staleness if settings.protocol == "virtual-time" else None
+    machine = MachineSettings(
+        server_lr=settings.server_lr,
+        max_staleness=staleness,
+        keep_recent=protocol.keep_recent,
+        average_over=settings.average_over,
+        count_refused=True,  # a round of the paper is any upload
+    )
+    return Machine(defense, task.initial(settings.seed), machine)
+
+
+def make_attacker(settings: CellSettings, malicious: frozenset[ClientId], trigger: Trigger) -> Attacker | None:
+    if settings.attack == "none":
+        return None
+    attack, needs_shadow = (
+        build_attack(settings.attack, settings.attack_settings),
+        ATTACKS[settings.attack].needs_shadow,
+    )
+    return Attacker(attack, malicious, trigger, settings.target_label, needs_shadow)

@@ -1,0 +1,202 @@
+"""The settings of one experiment: a cell of a table. Two cells with equal settings have equal results."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from pydantic import Field, model_validator
+
+from secureafl.defenses import DEFENSES
+from secureafl.errors import SettingsError, UnknownSettingError
+from secureafl.lab.attacks import ATTACKS
+from secureafl.lab.data.catalogue import DATASETS
+from secureafl.lab.simulation.protocols import VirtualTimeSettings
+from secureafl.settings import Settings, nearest
+
+PAPER_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
+    "fashion-mnist": {"architecture": "cnn", "num_clients": 50, "batch_size": 32, "rounds": 20_000},
+    "cifar10": {"architecture": "resnet20", "num_clients": 50, "batch_size": 64, "rounds": 30_000},
+    "cifar100": {"architecture": "resnet20", "num_clients": 50, "batch_size": 64, "rounds": 30_000},
+    "tiny-imagenet": {"architecture": "resnet20", "num_clients": 10, "batch_size": 64, "rounds": 80_000},
+    "udacity": {
+        "architecture": "resnet20",
+        "num_clients": 10,
+        "batch_size": 64,
+        "rounds": 20_000,
+        "partition": "time-blocks",
+    },
+}
+"""What the paper sets per data set; a cell that says nothing else gets these."""
+
+ATTACK_DEFAULTS: Mapping[tuple[str, str], Mapping[str, Any]] = {
+    ("fashion-mnist", "threedfed"): {
+        "num_rows": 8,
+        "mask_std": 0.05,
+        "indicator_fallback": 1e-2,
+        "reject_threshold": 1e-4,
+    }
+}
+"""What the authors of an attack set for images like these, where it differs from their other values."""
+
+MIN_EVALUATE_EVERY = 50
+"""A short run would otherwise spend most of its time on evaluations."""
+
+NOT_THE_RESULT = {"source"}
+"""Settings that say where something is found, not what comes out: no part of a cell's identity."""
+
+
+class CellSettings(Settings):
+    """One run: who learns what, who lies how, and who defends. [P] marks the paper's values, [A] ours.
+
+    Defaults are those of Fashion-MNIST; another data set brings its own from `PAPER_DEFAULTS`.
+    """
+
+    dataset: str = "fashion-mnist"
+    """Which data set; its paper values of architecture, num_clients, batch_size and rounds are the defaults."""
+    source: str | None = None
+    """Where its files are; None looks at the environment and then at the Hugging Face hub."""
+    labels: Literal["fine", "coarse"] = "fine"
+    """CIFAR-100 only: the 100 classes or their 20 groups."""
+    architecture: str = "cnn"
+    """The model: the paper's CNN for Fashion-MNIST, ResNet-20 for the rest. [P]"""
+    num_clients: int = Field(50, ge=1)
+    """All clients: 50, or 10 for Tiny-ImageNet and Udacity. [P]"""
+    malicious_fraction: float = Field(0.2, ge=0.0, lt=1.0)
+    """Share of clients that attack; without an attack they are honest like the others. [P]"""
+    attack: str = "none"
+    """What they do, from the first round on."""
+    attack_settings: dict[str, Any] = Field(default_factory=dict)
+    """The attack's own settings."""
+    defense: str = "secureafl"
+    """Who judges; `secureafl defenses` lists them."""
+    defense_settings: dict[str, Any] = Field(default_factory=dict)
+    """The defense's own settings; what they leave open follows from this cell."""
+    rounds: int = Field(20_000, ge=1)
+    """Arrivals: 20,000, 30,000 for CIFAR, 80,000 for Tiny-ImageNet. [P]"""
+    seed: int = Field(0, ge=0)
+    """All randomness follows from it."""
+    protocol: Literal["paper", "virtual-time"] = "paper"
+    """Who arrives next: drawn as in the paper, or by virtual clocks."""
+    protocol_settings: dict[str, Any] = Field(default_factory=dict)
+    """Settings of the virtual clocks."""
+    max_delay: int = Field(10, ge=0)
+    """`paper`: the oldest version a client may answer for. [P]"""
+    max_staleness: int | None = Field(None, ge=0)
+    """`virtual-time`: answers to older versions are refused; None takes them all. [A]"""
+    batch_size: int = Field(32, ge=1)
+    """Samples per upload: 32, or 64 for all but Fashion-MNIST. [P]"""
+    server_lr: float = Field(0.01, gt=0.0)
+    """The server's learning rate. [P]"""
+    average_over: int = Field(200, ge=1)
+    """Versions that the published model is averaged over; the newest alone is evaluated too. [A]"""
+    partition: Literal["paper", "dirichlet", "iid", "time-blocks"] = "paper"
+    """How data are dealt to clients. [P: by class groups; Udacity is unlike by nature]"""
+    non_iid: float = Field(0.5, gt=0.0, le=1.0)
+    """`paper`: chance that a sample goes to its class's own group of clients. [P]"""
+    dirichlet_alpha: float = Field(0.5, gt=0.0)
+    """`dirichlet`: the smaller, the more unlike the clients. [A]"""
+    num_trusted: int = Field(100, ge=1)
+    """Clean samples at the server, drawn from all clients' data, for defenses that need some. [P]"""
+    target_label: int = Field(0, ge=0)
+    """What a backdoor wants marked images to be taken for. [A]"""
+    evaluate_every: int = Field(1000, ge=1)
+    """Rounds between two evaluations; by default a twentieth of all rounds, and 50 at least. [A]"""
+    num_test: int | None = Field(None, ge=1)
+    """Evaluate on the first so many test images only; None for all. [A]"""
+    num_estimated: int = Field(0, ge=0)
+    """Honest clients whose estimates are compared with their true gradients at each evaluation (SecureAFL only). [A]"""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _paper_defaults(cls, data: Any) -> Any:
+        if not isinstance(data, Mapping):
+            return data
+        name = data.get("dataset", "fashion-mnist")
+        if name not in DATASETS:
+            raise UnknownSettingError(f"there is no data set {name!r}; {nearest(str(name), list(DATASETS))}")
+        filled = {**PAPER_DEFAULTS.get(name, {}), **data}
+        if own := ATTACK_DEFAULTS.get((name, str(filled.get("attack")))):
+            filled["attack_settings"] = {**own, **filled.get("attack_settings", {})}
+        rounds = filled.setdefault("rounds", cls.model_fields["rounds"].default)
+        filled.setdefault("evaluate_every", max(MIN_EVALUATE_EVERY, int(rounds) // 20))
+        return filled
+
+    @model_validator(mode="after")
+    def _names_exist(self) -> CellSettings:
+        if self.defense not in DEFENSES:
+            raise UnknownSettingError(f"there is no defense {self.defense!r}; {nearest(self.defense, list(DEFENSES))}")
+        if self.attack != "none" and self.attack not in ATTACKS:
+            known = ["none", *ATTACKS]
+            raise UnknownSettingError(f"there is no attack {self.attack!r}; {nearest(self.attack, known)}")
+        if self.attack != "none" and self.num_malicious == 0:
+            raise SettingsError(
+                f"malicious_fraction = {self.malicious_fraction} of {self.num_clients} clients leaves no one to attack"
+            )
+        if self.num_classes is None and self.attack != "none" and ATTACKS[self.attack].needs_classes:
+            raise SettingsError(f"attack {self.attack!r} needs classes; {self.dataset} is a regression")
+        if self.protocol == "paper" and self.protocol_settings:
+            raise SettingsError(f"protocol 'paper' has no settings; found {', '.join(self.protocol_settings)}")
+        self.complete()  # a misspelt setting of a defense is found here, not hours later
+        return self
+
+    @property
+    def num_malicious(self) -> int:
+        """How many clients attack."""
+        return round(self.malicious_fraction * self.num_clients)
+
+    @property
+    def num_classes(self) -> int | None:
+        """Classes of the data set; None for a regression."""
+        targets = DATASETS[self.dataset].targets
+        if self.labels not in targets:
+            raise SettingsError(f"labels = {self.labels!r}: {self.dataset} has {' and '.join(targets)} labels")
+        return targets[self.labels][0]
+
+    def complete(self) -> dict[str, Any]:
+        """All settings as JSON, also those of defense, attack and protocol that were left at their defaults."""
+        values = self.model_dump(mode="json")
+        values["defense_settings"] = self._complete(DEFENSES[self.defense].settings, self.defense_settings)
+        if self.attack != "none":
+            values["attack_settings"] = self._complete(ATTACKS[self.attack].settings, self.attack_settings)
+        if self.protocol == "virtual-time":
+            values["protocol_settings"] = self._complete(VirtualTimeSettings, self.protocol_settings)
+        return values
+
+    def cell_id(self) -> str:
+        """A readable name, unique to these settings: the cell's directory."""
+        decisive = {key: value for key, value in self.complete().items() if key not in NOT_THE_RESULT}
+        digest = hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()[:12]
+        return f"{self.dataset}-{self.defense}-{self.attack}-{digest}"
+
+    def _complete(self, cls: type[Settings], given: Mapping[str, Any]) -> dict[str, Any]:
+        """The settings of a part. What the cell knows already, every defense is told, as the paper's server is."""
+        facts = {
+            "malicious_fraction": self.malicious_fraction,
+            "num_classes": self.num_classes,
+            "num_first": self.num_clients,
+        }
+        known = {key: value for key, value in facts.items() if key in cls.model_fields and value is not None}
+        return cls(**{**known, **given}).model_dump(mode="json")
+
+    def command(self) -> str:
+        """What to type to run this cell alone."""
+        given, plain = self.complete(), CellSettings(dataset=self.dataset, defense=self.defense, attack=self.attack)
+        usual = plain.complete()
+        words = ["secureafl lab run"]
+        for name in ("dataset", "defense", "attack"):
+            if given[name] != CellSettings.model_fields[name].default:
+                words.append(f"--{name} {given[name]}")
+        if self.seed:
+            words.append(f"--seed {self.seed}")
+        for name, value in given.items():
+            if name in {"seed", *NOT_THE_RESULT} or value == usual[name]:
+                continue
+            if isinstance(value, Mapping):
+                changes = {key: inner for key, inner in value.items() if usual[name].get(key) != inner}
+                words += [f"--set {name}.{key}={json.dumps(inner)}" for key, inner in changes.items()]
+            else:
+                words.append(f"--set {name}={json.dumps(value)}")
+        return " ".join(words).replace('"', "")

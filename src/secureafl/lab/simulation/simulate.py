@@ -1,0 +1,221 @@
+"""One federation in one process: honest clients, attackers, and the same server machine as in production.
+
+A round is one arrival: the protocol says whose update comes and for which model, the client computes a mini-batch
+gradient, an attacker replaces it, the machine judges it. Every draw has a stream of its own, keyed by seed, purpose,
+client and round, so runs that differ in the defense or the attack alone are paired, and a restored run goes on bit for
+bit without any generator's state.
+"""
+
+from __future__ import annotations
+
+import time
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from secureafl.defenses import SecureAFL
+from secureafl.defenses.base import scoped, unscoped
+from secureafl.lab.arrays import Indices
+from secureafl.lab.attacks.attack import Attack, Batch, TaskView, TriggerView, View
+from secureafl.lab.simulation.protocols import ArrivalProtocol, Server
+from secureafl.lab.simulation.trace import Trace
+from secureafl.lab.streams import stream
+from secureafl.server import Machine
+from secureafl.server.machine import Ticket
+from secureafl.server.record.entries import Entry, Event
+from secureafl.server.record.observer import RunObserver
+from secureafl.types import Array, ClientId, Model, StateDict, Update, Vector, Verdict
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ClientData:
+    """Everyone's share of one training set."""
+
+    x: npt.NDArray[Any]
+    y: npt.NDArray[Any]
+    shards: Sequence[Indices]
+    batch_size: int
+
+    def batch(self, indices: Indices) -> Batch:
+        """These samples."""
+        return Batch(np.asarray(self.x[indices]), np.asarray(self.y[indices]))
+
+    def draw(self, client: ClientId, rng: np.random.Generator) -> Indices:
+        """One mini-batch without repetition; a client with less data than that uses all of it."""
+        shard = self.shards[client]
+        size = min(self.batch_size, len(shard))
+        return np.sort(shard[rng.choice(len(shard), size, replace=False)])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Attacker:
+    """One attack and those who carry it out."""
+
+    attack: Attack
+    malicious: frozenset[ClientId]
+    trigger: TriggerView
+    target_label: int
+    needs_shadow: bool
+    """Whether the attack replicates SecureAFL; when another defense runs, that costs one SecureAFL step per arrival."""
+
+
+@dataclass(slots=True)
+class Stopwatch:
+    """Where the time went, in seconds. Never part of the state: it is not reproducible."""
+
+    gradient: float = 0.0
+    """Honest clients'."""
+    attack: float = 0.0
+    """Malicious clients', whatever they compute."""
+    server: float = 0.0
+    total: float = 0.0
+    num_rounds: int = 0
+
+
+class Simulation:
+    """Advances by one arrival per `step`. `server` takes the calls that change the machine: itself, or a recorder."""
+
+    def __init__(
+        self,
+        *,
+        task: TaskView,
+        data: ClientData,
+        machine: Machine,
+        protocol: ArrivalProtocol,
+        seed: int,
+        attacker: Attacker | None = None,
+        server: Server | None = None,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self.task = task
+        self.data = data
+        self.machine = machine
+        self.server: Server = server or machine
+        self.protocol = protocol
+        self.attacker = attacker
+        self.trace = Trace()
+        self.stopwatch = Stopwatch()
+        self.observer: RunObserver | None = None
+        self._seed = seed
+        self._clock = clock
+        self._uploads: dict[ClientId, Vector] = {}
+        for client in range(len(data.shards)):
+            machine.enrol(f"client-{client}")
+        defense = machine.defense
+        self._shadow = defense if isinstance(defense, SecureAFL) else SecureAFL(len(machine.model.params))
+        self._feed_shadow = self._shadow is not defense and attacker is not None and attacker.needs_shadow
+
+    def step(self) -> Verdict:
+        """One arrival."""
+        began = self._clock()
+        ticket = self.protocol.next(self.server)
+        client, base, present = ticket.client, self.machine.model_of(ticket), self.machine.model
+        indices = self.data.draw(client, stream(self._seed, f"batch/{client}", present.version))
+        batch = self.data.batch(indices)
+        start = computed = self._clock()
+        if self.attacker is not None and client in self.attacker.malicious:
+            upload = self.attacker.attack.upload(self._view(self.attacker, client, base, batch))
+        else:
+            upload = self.task.gradient(base.params, batch.x, batch.y)
+            computed = self._clock()
+        if self._feed_shadow:
+            self._shadow.step(Update(client, base, upload), present)
+        attacked = self._clock()
+        verdict = self.server.receive(ticket.number, upload)
+        judged = self._clock()
+        if self.attacker is not None:
+            self._uploads[client] = upload
+            self.attacker.attack.observe(self.machine.model)
+        self.trace.add(client, base.version, zlib.crc32(indices.tobytes()), verdict)
+        if self.observer is not None:
+            self._tell(self.observer, ticket, present.version, verdict, judged - attacked)
+        watch = self.stopwatch
+        watch.gradient += computed - start
+        watch.attack += attacked - computed
+        watch.server += judged - attacked
+        watch.total += self._clock() - began
+        watch.num_rounds += 1
+        return verdict
+
+    def _tell(self, observer: RunObserver, ticket: Ticket, version: int, verdict: Verdict, seconds: float) -> None:
+        """The row that a journal would hold."""
+        client, reason = self.machine.roster[ticket.client], str(verdict.reason)
+        observer.row(
+            Entry(
+                self.stopwatch.total,
+                version,
+                client,
+                Event.ARRIVAL,
+                reason,
+                verdict.accepted,
+                verdict.evidence,
+                ticket.number,
+                ticket.version,
+            )
+        )
+        observer.took("step", seconds)
+
+    def state_dict(self) -> StateDict:
+        """Everything but the data, so that an equally configured simulation goes on bit for bit."""
+        state: StateDict = {
+            **scoped("machine", self.machine.state_dict()),
+            **scoped("protocol", self.protocol.state_dict()),
+            **scoped("trace", self.trace.state_dict()),
+        }
+        if self.attacker is not None:
+            state |= scoped("attack", self.attacker.attack.state_dict())
+            dim = len(self.machine.model.params)
+            state["uploads.clients"] = np.array(list(self._uploads), np.int64)
+            rows = list(self._uploads.values())
+            state["uploads.rows"] = np.stack(rows) if rows else np.empty((0, dim), np.float32)
+        if self._feed_shadow:
+            state |= scoped("shadow", self._shadow.state_dict())
+        return state
+
+    def load_state_dict(self, state: Mapping[str, Array]) -> None:
+        self.machine.load_state_dict(unscoped("machine", state))
+        self.protocol.load_state_dict(unscoped("protocol", state))
+        self.trace.load_state_dict(unscoped("trace", state))
+        if self.attacker is not None:
+            self.attacker.attack.load_state_dict(unscoped("attack", state))
+            clients, rows = np.asarray(state["uploads.clients"]).tolist(), np.asarray(state["uploads.rows"])
+            self._uploads = {ClientId(client): row.copy() for client, row in zip(clients, rows, strict=True)}
+        if self._feed_shadow:
+            self._shadow.load_state_dict(unscoped("shadow", state))
+
+    def _view(self, attacker: Attacker, client: ClientId, base: Model, batch: Batch) -> View:
+        present = self.machine.model
+        further = stream(self._seed, f"attack-batch/{client}", present.version)
+
+        def draw_batch() -> Batch:
+            return self.data.batch(self.data.draw(client, further))
+
+        def benign_gradients() -> dict[ClientId, Vector]:
+            honest = [ClientId(k) for k in range(len(self.data.shards)) if k not in attacker.malicious]
+            draws = {k: self.data.draw(k, stream(self._seed, f"fresh/{k}", present.version)) for k in honest}
+            batches = {k: self.data.batch(indices) for k, indices in draws.items()}
+            return {k: self.task.gradient(base.params, x, y) for k, (x, y) in batches.items()}
+
+        return View(
+            round=present.version,
+            client=client,
+            base=base,
+            model=present,
+            server_lr=self.machine.settings.server_lr,
+            num_clients=len(self.data.shards),
+            rng=stream(self._seed, f"attack/{client}", present.version),
+            batch=batch,
+            task=self.task,
+            uploads=self._uploads,
+            malicious=attacker.malicious,
+            shadow=self._shadow,
+            trigger=attacker.trigger,
+            target_label=attacker.target_label,
+            honest_gradient=lambda: self.task.gradient(base.params, batch.x, batch.y),
+            draw_batch=draw_batch,
+            benign_gradients=benign_gradients,
+        )

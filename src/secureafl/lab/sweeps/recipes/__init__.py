@@ -1,0 +1,360 @@
+"""Every table and figure of the paper by name, as complete lists of cells.
+
+A recipe says which cells to run and how its report is laid out; nothing else knows the paper's experiments.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from typing import Any, Literal
+
+from secureafl.defenses import DEFENSES as DEFENSE_ENTRIES
+from secureafl.defenses import PAPER, PAPER_VARIANTS, SecureAFLSettings
+from secureafl.errors import UnknownSettingError
+from secureafl.lab.cells.cell import PAPER_DEFAULTS, CellSettings
+from secureafl.settings import nearest
+
+DEFENSES = ("asyncsgd", "kardam", "basgd", "sageflow", "zenopp", "aflguard", "asyncdefender", "secureafl")
+"""In the order of the paper's tables."""
+ATTACKS = (
+    "none",
+    "label_flip",
+    "sign_flip",
+    "gaussian",
+    "scaling",
+    "dba",
+    "pgd",
+    "neurotoxin",
+    "threedfed",
+    "min_max",
+    "adaptive",
+)
+"""In the order of the paper's tables."""
+STUDIED_ATTACKS = ("none", "sign_flip", "gaussian", "scaling", "min_max")
+REGRESSION_ATTACKS = ("none", "sign_flip", "gaussian", "min_max", "adaptive")
+TUNING: Mapping[str, Sequence[Mapping[str, Any]]] = {
+    "kardam": [
+        {"candidate": candidate, "dampening": dampening}
+        for candidate in ("own_previous", "last_accepted")
+        for dampening in ("inverse", "none")
+    ],
+    "basgd": [{"num_buffers": number} for number in (5, 10, 21)],
+    "sageflow": [{"loss_weight": "normalised"}, {"loss_weight": "relative"}, {"staleness_exponent": 0.0}],
+    "zenopp": [{"refresh_every": arrivals} for arrivals in (1, 10)] + [{"epsilon": 0.1}],
+    "aflguard": [{"max_distance": distance} for distance in (1.0, 1.5, 2.0, 3.0)],
+    "asyncdefender": [{}, {"reference_decay": 0.99}, {"trust_decay": 0.99}],
+}
+"""What may be chosen freely in each rival, and was tried without an attack."""
+TUNED: Mapping[str, Mapping[str, Any]] = {
+    "kardam": {"dampening": "none"},
+    "basgd": {"num_buffers": 5},
+    "sageflow": {"staleness_exponent": 0.0},
+    "zenopp": {"epsilon": 0.1},
+    "aflguard": {"max_distance": 3.0},
+    "asyncdefender": {"reference_decay": 0.99},
+}
+"""What the `tuning` sweep found best, by defense."""
+WITHOUT: Mapping[str, Mapping[str, Any]] = {
+    "lead": {"lead": 0.0},
+    "bucket": {"bucket": 1},
+    "opposition": {"opposition": None},
+    "alike": {"alike": None},
+    "silence": {"silence_after": None},
+    "max_change": {"max_change": None},
+    "filter": {key: PAPER[key] for key in ("percentile", "tolerance", "window", "gap_damping")},
+}
+"""Our additions to the paper, each taken back alone."""
+STRICTER: Sequence[Mapping[str, Any]] = ({}, {"opposition": 2.0}, {"tolerance": 2.0}, {"bucket": 1})
+"""Our defaults, and each limit that an attacker who knows them can exhaust, drawn tighter."""
+TIMED = ("asyncsgd", "zenopp", "aflguard", "secureafl")
+
+Cells = list[CellSettings]
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """One table or figure.
+
+    about   what it shows
+    make    its cells for one seed
+    row     what tells its rows (or, in a figure, points along the x axis) apart: a setting, dotted if nested
+    layout  `table`: rows by attack; `lines`: one panel per attack, one line per defense, x = row;
+            `error` and `time`: their own small tables
+    paper   where the paper's figures for it stand in `paper_results.json`
+    """
+
+    about: str
+    make: Callable[[], Cells]
+    row: str = "defense"
+    layout: Literal["table", "lines", "error", "time"] = "table"
+    paper: tuple[str, ...] = ()
+
+    def cells(self, seeds: Sequence[int] = (0,), **changes: Any) -> Cells:
+        """Its cells, for each of these seeds and with these changes."""
+        made = self.make()
+        return [changed(cell, {**changes, "seed": seed}) for cell in made for seed in seeds]
+
+
+def changed(cell: CellSettings, changes: Mapping[str, Any]) -> CellSettings:
+    """The cell with other values; when its length changes, evaluations are spread anew unless told otherwise."""
+    values = cell.model_dump()
+    for key, value in changes.items():
+        values[key] = {**values[key], **value} if isinstance(value, Mapping) else value
+    if values["rounds"] != cell.rounds and "evaluate_every" not in changes:
+        values["evaluate_every"] = max(1, values["evaluate_every"] * values["rounds"] // cell.rounds)
+    return CellSettings(**values)
+
+
+def _main(dataset: str) -> Callable[[], Cells]:
+    attacks = REGRESSION_ATTACKS if dataset == "udacity" else ATTACKS
+    # The paper leaves out Sageflow here: a regression has no predictive entropy to judge by.
+    defenses = [name for name in DEFENSES if not (dataset == "udacity" and name == "sageflow")]
+    labels: Literal["fine", "coarse"] = (
+        "coarse" if dataset == "cifar100" else "fine"
+    )  # diverged rows of the paper read 0.95 = 1 - 1/20
+
+    def make() -> Cells:
+        rows = [(defense, TUNED.get(defense, {})) for defense in defenses]
+        if dataset == "fashion-mnist":
+            rows.append(("secureafl", PAPER))
+        return [
+            CellSettings(
+                dataset=dataset, labels=labels, defense=defense, attack=attack, defense_settings=dict(settings)
+            )
+            for defense, settings in rows
+            for attack in attacks
+        ]
+
+    return make
+
+
+def _tuning() -> Cells:
+    return [
+        CellSettings(rounds=5000, evaluate_every=500, defense=defense, defense_settings=dict(settings))
+        for defense, choices in TUNING.items()
+        for settings in choices
+    ]
+
+
+def _estimator() -> Cells:
+    corrections: Sequence[Mapping[str, Any]] = [
+        {"correction": name} for name in ("none", "raw", "bounded", "calibrated")
+    ]
+    rows = [*corrections, *WITHOUT.values(), *({**PAPER, **correction} for correction in corrections)]
+    return [
+        CellSettings(
+            rounds=5000,
+            evaluate_every=500,
+            defense="secureafl",
+            attack=attack,
+            num_estimated=10,
+            defense_settings=dict(settings),
+        )
+        for settings in rows
+        for attack in STUDIED_ATTACKS
+    ]
+
+
+def _strictness() -> Cells:
+    return [
+        CellSettings(
+            rounds=5000, evaluate_every=250, defense="secureafl", attack=attack, defense_settings=dict(settings)
+        )
+        for attack in ("adaptive", "sign_flip", "none")
+        for settings in STRICTER
+    ]
+
+
+def _vary(setting: str, values: Sequence[Any], attacks: Sequence[str] = ATTACKS) -> Callable[[], Cells]:
+    def make() -> Cells:
+        return [
+            CellSettings(
+                **{"defense": defense, "attack": attack, setting: value},
+                defense_settings=dict(TUNED.get(defense, {})),
+            )
+            for value in values
+            for defense in DEFENSES
+            for attack in attacks
+        ]
+
+    return make
+
+
+def _percentile() -> Cells:
+    return [
+        CellSettings(defense="secureafl", attack=attack, defense_settings={"percentile": percentile})
+        for percentile in (0.4, 0.5, 0.6, 0.8, 0.9)
+        for attack in ATTACKS
+    ]
+
+
+def _variants() -> Cells:
+    settings = [*(dict(changes) for changes in PAPER_VARIANTS.values()), {}]
+    return [
+        CellSettings(defense="secureafl", attack=attack, defense_settings=changes)
+        for changes in settings
+        for attack in ATTACKS
+    ]
+
+
+def _estimation_error() -> Cells:
+    return [
+        CellSettings(
+            defense="secureafl",
+            rounds=2000,
+            evaluate_every=25,
+            num_estimated=10,
+            num_test=2000,
+            defense_settings={**changes, "correction": correction},
+        )
+        for changes in ({}, PAPER)
+        for correction in ("calibrated", "bounded", "raw", "none")
+    ]
+
+
+def _running_time() -> Cells:
+    return [
+        CellSettings(defense=defense, rounds=10 * num_clients, num_clients=num_clients, num_test=1000)
+        for num_clients in (50, 100, 300)
+        for defense in TIMED
+    ]
+
+
+def _demo() -> Cells:
+    return [
+        CellSettings(architecture="small-cnn", rounds=1000, defense=defense, attack=attack)
+        for defense in ("asyncsgd", "secureafl")
+        for attack in ("none", "sign_flip", "scaling")
+    ]
+
+
+def _matrix() -> Cells:
+    return [
+        CellSettings(architecture="small-cnn", rounds=150, num_test=2000, defense=defense, attack=attack)
+        for defense in DEFENSES
+        for attack in (*ATTACKS, "hold", "apart")
+    ]
+
+
+RECIPES: Mapping[str, Recipe] = {
+    "tuning": Recipe("each rival's free settings, without an attack", _tuning, row="settings"),
+    "estimator": Recipe("how SecureAFL should estimate and filter", _estimator, row="settings"),
+    "strictness": Recipe("whether tighter limits stop who knows them", _strictness, row="settings"),
+    "demo": Recipe("a first look: two defenses, three attacks, a small network", _demo),
+    "matrix": Recipe("every defense against every attack, briefly", _matrix),
+    **{
+        f"main-{dataset}": Recipe(f"main table, {dataset}", _main(dataset), row="method", paper=("main", dataset))
+        for dataset in PAPER_DEFAULTS
+    },
+    "malicious-fraction": Recipe(
+        "10% to 40% malicious clients",
+        _vary("malicious_fraction", (0.1, 0.2, 0.3, 0.4), attacks=ATTACKS[1:]),  # without one, nobody lies
+        row="malicious_fraction",
+        layout="lines",
+    ),
+    "delay": Recipe("largest delay 5 to 50", _vary("max_delay", (5, 10, 20, 30, 50)), row="max_delay", layout="lines"),
+    "clients": Recipe(
+        "50 to 300 clients", _vary("num_clients", (50, 100, 200, 300)), row="num_clients", layout="lines"
+    ),
+    "non-iid": Recipe(
+        "degree of non-IID 0.1 to 0.9", _vary("non_iid", (0.1, 0.3, 0.5, 0.7, 0.9)), row="non_iid", layout="lines"
+    ),
+    "alpha": Recipe("the filter's percentile", _percentile, row="defense_settings.percentile", paper=("percentile",)),
+    "variants": Recipe("variants I to IV of SecureAFL", _variants, row="variant", paper=("variants",)),
+    "estimation-error": Recipe(
+        "how far estimates are from true gradients",
+        _estimation_error,
+        row="settings",
+        layout="error",
+        paper=("estimation_error",),
+    ),
+    "running-time": Recipe(
+        "seconds per round, 50 to 300 clients",
+        _running_time,
+        row="num_clients",
+        layout="time",
+        paper=("running_time", "num_clients"),
+    ),
+}
+"""Every recipe by name."""
+
+
+def find_recipe(name: str) -> Recipe:
+    """The recipe of this name."""
+    if name not in RECIPES:
+        raise UnknownSettingError(f"there is no recipe {name!r}; {nearest(name, list(RECIPES))}")
+    return RECIPES[name]
+
+
+def in_order(attacks: Iterable[str]) -> list[str]:
+    """Each of these attacks once, in the order of the paper's tables; those it does not have come last."""
+    return sorted(dict.fromkeys(attacks), key=lambda name: ATTACKS.index(name) if name in ATTACKS else len(ATTACKS))
+
+
+def row_of(recipe: Recipe, settings: Mapping[str, Any]) -> str:
+    """Which row of the recipe's table a cell with these (complete) settings belongs to."""
+    own, defense = settings["defense_settings"], str(settings["defense"])
+    if recipe.row == "variant":
+        variants = {name: SecureAFLSettings(**changes).model_dump() for name, changes in PAPER_VARIANTS.items()}  # type: ignore[arg-type]
+        return next((name for name, full in variants.items() if full == own), "secureafl")
+    if recipe.row == "method":
+        return f"{defense}-paper" if reads_literally(settings) else defense
+    if recipe.row == "settings":
+        return described(defense, own)
+    value: Any = settings
+    for key in recipe.row.split("."):
+        value = value[key]
+    return str(value)
+
+
+def reads_literally(settings: Mapping[str, Any]) -> bool:
+    """Whether a cell with these (complete) settings runs SecureAFL as the paper's text has it."""
+    own = settings["defense_settings"]
+    return settings["defense"] == "secureafl" and all(own[key] == value for key, value in PAPER.items())
+
+
+def publishes_average(settings: Mapping[str, Any]) -> bool:
+    """Whether what counts is the published average. It is part of our SecureAFL; others are as their authors left them,
+    and what averaging would do for them stands beside.
+    """
+    own, literal = settings["defense_settings"], {key: value for key, value in PAPER.items() if key != "correction"}
+    return settings["defense"] == "secureafl" and any(own[key] != value for key, value in literal.items())
+
+
+def shown_metric(settings: Mapping[str, Any], metric: str) -> str:
+    """Under which name a cell's results hold the value of `metric` that counts."""
+    return f"published_{metric}" if publishes_average(settings) else metric
+
+
+def described(defense: str, own: Mapping[str, Any]) -> str:
+    """A defense by how its settings differ from its defaults; SecureAFL's from the paper's, if those are nearer."""
+    defaults = DEFENSE_ENTRIES[defense].settings().model_dump()
+    differences = {key: value for key, value in own.items() if value != defaults[key] and key != "num_classes"}
+    name = defense
+    if defense == "secureafl":
+        literal = SecureAFLSettings.paper().model_dump()
+        from_paper = {key: value for key, value in own.items() if value != literal[key]}
+        if len(from_paper) < len(differences):
+            name, differences = "secureafl-paper", from_paper
+    return ", ".join([name, *(f"{key}={value}" for key, value in differences.items())])
+
+
+@cache
+def paper_results() -> dict[str, Any]:
+    """The figures printed in the paper."""
+    text = resources.files(__package__).joinpath("paper_results.json").read_text()
+    return dict(json.loads(text))
+
+
+def paper_table(recipe: Recipe) -> Any:
+    """The paper's figures for a recipe, or None where it prints none."""
+    if not recipe.paper:
+        return None
+    table: Any = paper_results()
+    for key in recipe.paper:
+        table = table[key]
+    return table

@@ -1,0 +1,185 @@
+"""Cells in processes of their own, one core each: one after the other, or several at a time on Ray.
+
+Numerical libraries read their number of threads when they are loaded, and sums depend on it. So no cell runs in the
+process that was asked for it: workers start with one thread, on every machine and in every kind of sweep.
+
+The allocator reads its settings then as well. Every gradient needs the same few megabytes, and glibc returns blocks of
+that size to the system at once, to fault them in again page by page in the next round. Workers keep them.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import multiprocessing
+import os
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Protocol
+
+from secureafl.errors import SecureAFLError, described
+from secureafl.lab.cells.cell import CellSettings
+from secureafl.lab.cells.experiment import CellStatus, RunSettings, run_cell
+
+PROGRESS = "progress.json"
+REPORT_SECONDS = 0.5
+SINGLE_THREADED = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
+KEEPS_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(2**30), "MALLOC_TRIM_THRESHOLD_": str(2**32)}
+"""Read by glibc alone. A worker then holds as much memory as it ever needed at once."""
+RAY_MEMORY = 100 * 2**20
+"""Ray's object store: cells hand over settings and nothing else."""
+
+
+class SweepObserver(Protocol):
+    """Hears how cells fare."""
+
+    def advanced(self, key: str, status: CellStatus) -> None:
+        """A running cell is so far."""
+
+    def finished(self, key: str, failure: str | None) -> None:
+        """A cell is at its end, or could not get there."""
+
+
+def run_cells(
+    cells: Mapping[str, CellSettings], store: Path, *, jobs: int, run: RunSettings, observer: SweepObserver
+) -> dict[str, str]:
+    """Run these cells and return what went wrong, by cell. A failure ends its own cell only."""
+    if not cells:
+        return {}
+    with _environment({**dict.fromkeys(SINGLE_THREADED, "1"), **KEEPS_MEMORY}):
+        return (_one_by_one if jobs == 1 else _on_ray)(cells, store, jobs, run, observer)
+
+
+def work(cell: str, store: str, run: str) -> str | None:
+    """One cell, in a worker. What went wrong comes back as text; how far it is stands in a file beside the result."""
+    _end_with_parent()
+    settings = CellSettings.model_validate_json(cell)
+    directory = Path(store) / settings.cell_id()
+    reported = -REPORT_SECONDS
+
+    def report(status: CellStatus) -> None:
+        nonlocal reported
+        now = time.monotonic()
+        if now - reported >= REPORT_SECONDS:
+            reported = now
+            fields = [status.done, status.rounds, status.seconds, status.resumed_at, dict(status.latest)]
+            beside = directory / f".{PROGRESS}.{os.getpid()}"
+            beside.write_text(json.dumps(fields))
+            beside.rename(directory / PROGRESS)
+
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        run_cell(settings, Path(store), report, RunSettings.model_validate_json(run))
+    except SecureAFLError as error:
+        return str(error)
+    except OSError as error:
+        return described(error)
+    finally:
+        (directory / PROGRESS).unlink(missing_ok=True)
+    return None
+
+
+@contextmanager
+def _environment(changes: Mapping[str, str]) -> Iterator[None]:
+    """Processes started within inherit these values; this one has its own back afterwards."""
+    before = {name: os.environ.get(name) for name in changes}
+    os.environ.update(changes)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+def _end_with_parent() -> None:
+    """A worker whose driver was killed has no one to work for. Ray ends its own."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+
+        def wait_and_end() -> None:
+            parent.join()
+            os._exit(1)
+
+        threading.Thread(target=wait_and_end, daemon=True).start()
+
+
+def _one_by_one(
+    cells: Mapping[str, CellSettings], store: Path, jobs: int, run: RunSettings, observer: SweepObserver
+) -> dict[str, str]:
+    failures: dict[str, str] = {}
+    for key, cell in cells.items():
+        with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
+            future = pool.submit(work, cell.model_dump_json(), str(store), run.model_dump_json())
+            while not wait([future], timeout=REPORT_SECONDS).done:
+                _look([key], store, observer)
+            try:
+                failure = future.result()
+            except BrokenProcessPool:
+                failure = "its process ended abruptly; the same command goes on from the last snapshot"
+        if failure is not None:
+            failures[key] = failure
+        observer.finished(key, failure)
+    return failures
+
+
+def _on_ray(
+    cells: Mapping[str, CellSettings], store: Path, jobs: int, run: RunSettings, observer: SweepObserver
+) -> dict[str, str]:
+    failures: dict[str, str] = {}
+    with _ray(jobs) as ray:
+        remote = ray.remote(num_cpus=1, max_retries=2)(work)
+        running = {
+            remote.remote(cell.model_dump_json(), str(store.absolute()), run.model_dump_json()): key
+            for key, cell in cells.items()
+        }
+        while running:
+            ready, _ = ray.wait(list(running), timeout=REPORT_SECONDS)
+            _look(list(running.values()), store, observer)
+            for reference in ready:
+                key = running.pop(reference)
+                try:
+                    failure = ray.get(reference)
+                except ray.exceptions.RayError as error:
+                    failure = str(error)
+                if failure is not None:
+                    failures[key] = failure
+                observer.finished(key, failure)
+    return failures
+
+
+def _look(keys: list[str], store: Path, observer: SweepObserver) -> None:
+    """Pass on what running cells say of themselves."""
+    for key in keys:
+        try:
+            fields = json.loads((store / key / PROGRESS).read_text())
+        except FileNotFoundError:
+            continue
+        observer.advanced(key, CellStatus(*fields))
+
+
+@contextmanager
+def _ray(jobs: int) -> Iterator[Any]:
+    """A Ray of our own on this machine, ended with the sweep."""
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    import ray
+
+    ray.init(
+        address="local",
+        num_cpus=jobs,
+        object_store_memory=RAY_MEMORY,
+        include_dashboard=False,
+        log_to_driver=False,
+        logging_level=logging.ERROR,
+    )
+    try:
+        yield ray
+    finally:
+        ray.shutdown()

@@ -1,0 +1,413 @@
+"""A machine and the journal of all it was asked to do: nothing acknowledged is ever lost.
+
+Every call that changes the machine is an entry of the journal, in order; an arrival is durable before anyone can see
+the model it led to. Now and then a snapshot of the whole state shortens the way back. `resume` takes the newest intact
+snapshot and repeats the entries behind it, checking the model's hash at every step, and so ends bit for bit where the
+server died. A run's folder is held by one server at a time, and is its owner's alone to read.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import secrets
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib.metadata import version as package_version
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from pydantic import Field
+
+from secureafl.errors import StoreError
+from secureafl.files import REAL_DISK, Disk, FolderLock
+from secureafl.server.machine import Machine, Ticket
+from secureafl.server.record.chain import HEAD, HeadFile
+from secureafl.server.record.entries import Entry, Event
+from secureafl.server.record.journal import Connect, Journal, connect_sqlite
+from secureafl.server.record.observer import RunObserver
+from secureafl.server.record.snapshots import Snapshots
+from secureafl.settings import Settings
+from secureafl.text import one_line
+from secureafl.types import UNJUDGED, Reason, Vector, Verdict
+
+DATABASE, SNAPSHOTS = "run.db", "snapshots"
+MAY_DIFFER = frozenset({"format", "package"})
+"""Facts that a later version of this package may state otherwise."""
+
+
+class StoreSettings(Settings):
+    """Where a run is kept, and how much of it."""
+
+    run_dir: Path | None = None
+    """Folder of the run: `run.db`, `snapshots/` and the final model. None keeps the journal in memory only."""
+    journal: Literal["full", "verdicts"] = "full"
+    """Keep every update, so that a crash loses nothing and the run can be replayed; or verdicts only, so that a crash
+    loses what came after the last snapshot."""
+    snapshot_every: int = Field(1000, ge=1)
+    """Arrivals between two snapshots."""
+    keep_snapshots: int = Field(2, ge=1)
+    """Newest snapshots kept; more than one, so that a damaged one can be passed over."""
+    max_journal_bytes: int | None = Field(None, ge=0)
+    """Updates kept at most: beyond, those behind the oldest snapshot are forgotten. None keeps all, as replay needs."""
+    keep_rows: int | None = Field(None, ge=1)
+    """Rows of the log kept, and those that the oldest snapshot does not cover. None keeps all, as replay needs."""
+    keep_seconds: float | None = Field(None, gt=0.0)
+    """Age up to which rows are kept, and those that the oldest snapshot does not cover. None keeps all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """What is decided once, when a run begins, and not by its settings."""
+
+    seed: int
+    """The run's secret: every lot that its defense draws follows from it. No client, log line or sink ever sees it."""
+    count_refused: bool = False
+    """Whether refused updates count as arrivals: in runs that 0.1 began."""
+
+    @classmethod
+    def drawn(cls) -> Origin:
+        """That of a new run."""
+        return cls(secrets.randbits(63))
+
+    @classmethod
+    def on_record(cls, run_dir: Path | None) -> Origin:
+        """That of the run in this folder."""
+        if run_dir is None or not (run_dir / DATABASE).exists():
+            raise StoreError(f"there is no run to resume in {run_dir}")
+        journal = Journal.reading(run_dir / DATABASE)
+        try:
+            facts = journal.facts()
+        finally:
+            journal.close()
+        return cls(facts.get("seed", 0), facts.get("count_refused", False))
+
+
+class Run:
+    """The only hand on a machine. Calls come from one thread at a time."""
+
+    def __init__(
+        self,
+        machine: Machine,
+        settings: StoreSettings = StoreSettings(),
+        *,
+        facts: Mapping[str, object] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        connect: Connect = connect_sqlite,
+        disk: Disk = REAL_DISK,
+    ) -> None:
+        """A new run. `facts` describe it; a later `resume` must state the same."""
+        self._take_folder(machine, settings, clock, disk)
+        try:
+            database = None if settings.run_dir is None else settings.run_dir / DATABASE
+            if database is not None:
+                _clear_unbegun(database)
+            if self._snapshots is not None:
+                self._snapshots.write_first(machine.model.params)
+            self.journal = Journal(database, self._facts(facts), connect=connect, disk=disk)
+        except BaseException as error:
+            self._release_folder()
+            if isinstance(error, OSError):
+                raise StoreError(f"cannot write to the run's folder {settings.run_dir}: {error.strerror}") from None
+            raise
+
+    @classmethod
+    def resume(
+        cls,
+        machine: Machine,
+        settings: StoreSettings,
+        *,
+        facts: Mapping[str, object] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        connect: Connect = connect_sqlite,
+        disk: Disk = REAL_DISK,
+    ) -> Run:
+        """Go on from the last durable arrival of the run in `settings.run_dir`; `machine` is as at its start."""
+        if settings.run_dir is None or not (settings.run_dir / DATABASE).exists():
+            raise StoreError(f"there is no run to resume in {settings.run_dir}")
+        run = cls.__new__(cls)
+        run._take_folder(machine, settings, clock, disk)
+        try:
+            run.journal = Journal.open(settings.run_dir / DATABASE, connect=connect, disk=disk)
+            try:
+                run._compare(run._facts(facts))
+                run._restore()
+            except BaseException:
+                run.journal.close()
+                raise
+        except BaseException:
+            run._release_folder()
+            raise
+        return run
+
+    def _take_folder(self, machine: Machine, settings: StoreSettings, clock: Callable[[], float], disk: Disk) -> None:
+        self.machine = machine
+        self.settings = settings
+        self._clock = clock
+        self._began = clock()
+        self._observer: RunObserver | None = None
+        self._snapshots: Snapshots | None = None
+        self._lock: FolderLock | None = None
+        if settings.run_dir is not None:
+            try:
+                settings.run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+                self._lock = FolderLock(settings.run_dir)
+                self._snapshots = Snapshots(settings.run_dir / SNAPSHOTS, disk=disk)
+            except OSError as error:
+                self._release_folder()
+                raise StoreError(f"cannot write to the run's folder {settings.run_dir}: {error.strerror}") from None
+
+    def _release_folder(self) -> None:
+        if self._lock is not None:
+            self._lock.release()
+
+    def _facts(self, given: Mapping[str, object] | None) -> dict[str, object]:
+        """What is in force, as JSON gives it back."""
+        machine = self.machine
+        found = {
+            "package": package_version("secureafl"),
+            "first model": model_hash(machine.model.params).hex(),
+            "count_refused": machine.settings.count_refused,
+            "keep_recent": machine.settings.keep_recent,
+            **(given or {}),
+        }
+        return dict(json.loads(json.dumps(found)))
+
+    def _compare(self, facts: Mapping[str, object]) -> None:
+        """Raise if the run was begun under other facts; what an older version did not state is not compared."""
+        stated = self.journal.facts()
+        for name in sorted((facts.keys() & stated.keys()) - MAY_DIFFER):
+            for part, (then, now) in _differences(name, stated[name], facts[name]).items():
+                shown = "" if name == "seed" else f" = {then!r}, not {now!r}"
+                other = "another " if name == "seed" else ""
+                raise StoreError(f"{self.settings.run_dir} was started with {other}{part}{shown}")
+
+    @property
+    def seconds(self) -> float:
+        """Time since the run began; a resumed run goes on counting where it stopped."""
+        return self._clock() - self._began
+
+    def watch(self, observer: RunObserver) -> None:
+        """Show the observer every row so far, and from now on each one when it is written."""
+        for entry in self.journal.entries():
+            observer.row(entry)
+        self._observer = observer
+
+    def issue(self, client: str, version: int | None = None) -> Ticket:
+        """Hand the present model, or a kept one, to a client."""
+        ticket = self.machine.issue(self.machine.enrol(client), version)
+        self._write(self._entry(client, Event.ISSUED, ticket=ticket), durable=False)
+        return ticket
+
+    def receive(self, number: int, update: Vector | Reason) -> Verdict:
+        """Take what came for a ticket: an update, or why there is none in it. An arrival is durable when this returns;
+        what is refused without being judged is a row of its own kind, and waits for the next arrival.
+        """
+        ticket, before, began = self.machine.ticket(number), self.machine.model.version, self._clock()
+        if isinstance(update, Reason):
+            verdict = self.machine.refuse(number, update)
+        else:
+            verdict = self.machine.receive(number, update)
+        if ticket is None:
+            self.note("", Event.UNSOLICITED, str(verdict.reason))
+            return verdict
+        client = self.machine.roster[ticket.client]
+        if self.machine.model.version == before:
+            self._write(self._entry(client, Event.REFUSED, str(verdict.reason), ticket), durable=False)
+            return verdict
+        judged = self._clock()
+        self._write(
+            Entry(
+                self.seconds,
+                before,
+                client,
+                Event.ARRIVAL,
+                str(verdict.reason),
+                verdict.accepted,
+                verdict.evidence,
+                number,
+                ticket.version,
+                self._payload(update),
+                model_hash(self.machine.model.params),
+            )
+        )
+        if self._observer is not None:
+            self._observer.took("step", judged - began)
+            self._observer.took("journal", self._clock() - judged)
+        if self._snapshots is not None and self.machine.model.version % self.settings.snapshot_every == 0:
+            self.snapshot()
+        return verdict
+
+    def withdraw(self, number: int, event: Event, reason: str) -> None:
+        """No update will come for this ticket: record why."""
+        ticket = self.machine.ticket(number)
+        if ticket is not None:
+            self.machine.withdraw(number)
+            client = self.machine.roster[ticket.client]
+            self._write(self._entry(client, event, reason, ticket), durable=False)
+
+    def note(self, client: str, event: Event, reason: str = "") -> None:
+        """Write down something that does not touch the machine."""
+        self._write(self._entry(client, event, reason), durable=False)
+
+    def snapshot(self) -> None:
+        """Write the whole state, forget old snapshots, and keep the journal within its bounds."""
+        if self._snapshots is None:
+            return
+        began = self._clock()
+        self.journal.commit()
+        try:
+            digest = self._snapshots.write(self.machine.model.version, self.machine.state_dict())
+            self._write(self._entry("", Event.SNAPSHOT, digest))
+            kept = self.journal.snapshots()[: self.settings.keep_snapshots]
+            self._snapshots.keep_only([(version, sha256) for version, _, sha256 in kept])
+        except OSError as error:
+            raise self.journal.fail(f"cannot write a snapshot to {self.settings.run_dir}: {error.strerror}") from None
+        self._forget(up_to=kept[-1][1])
+        if self._observer is not None:
+            self._observer.took("snapshot", self._clock() - began)
+
+    def _forget(self, up_to: int) -> None:
+        """Keep the journal within its bounds; nothing behind this row is touched, as a resume may need it."""
+        limits, journal = self.settings, self.journal
+        if limits.max_journal_bytes is not None and journal.update_bytes() > limits.max_journal_bytes:
+            journal.drop_updates(up_to)
+        ends = []
+        if limits.keep_rows is not None:
+            ends.append(journal.head.number - limits.keep_rows)
+        if limits.keep_seconds is not None:
+            ends.append(journal.last_before(self.seconds - limits.keep_seconds))
+        if ends and (last := min(up_to, max(ends))) > 0:
+            journal.forget(last, self._entry("", Event.FORGOTTEN))
+
+    def finish(self) -> None:
+        """The run has come to its end: write that down, and leave a last snapshot."""
+        self.snapshot()
+        self.note("", Event.FINISHED)
+        self.journal.commit()
+
+    def close(self) -> None:
+        """Make everything durable and let go of the files and the folder."""
+        self.journal.close()
+        self._release_folder()
+
+    def _write(self, entry: Entry, *, durable: bool = True) -> None:
+        self.journal.append(entry, durable=durable)
+        if self._observer is not None:
+            self._observer.row(entry)
+
+    def _entry(self, client: str, event: Event, reason: str = "", ticket: Ticket | None = None) -> Entry:
+        number, base = (None, None) if ticket is None else (ticket.number, ticket.version)
+        said = one_line(reason)
+        return Entry(self.seconds, self.machine.model.version, client, event, said, ticket=number, base=base)
+
+    def _payload(self, update: Vector | Reason) -> bytes | None:
+        """The update's bytes; an update that is no vector of this model leaves only its reason."""
+        if self.settings.journal != "full" or self._snapshots is None or not isinstance(update, np.ndarray):
+            return None
+        fits = update.dtype == np.float32 and update.shape == self.machine.model.params.shape
+        return update.tobytes() if fits else None
+
+    def _restore(self) -> None:
+        covered, remarks = self._load_snapshot()
+        if covered < self.journal.forgotten:
+            raise StoreError(
+                f"{self.settings.run_dir}: no snapshot is intact, and rows 1 to {self.journal.forgotten} were forgotten"
+            )
+        lost, last_ticket = 0, -1
+        for entry in self.journal.entries(after=covered, payloads=True):
+            last_ticket = max(last_ticket, -1 if entry.ticket is None else entry.ticket)
+            if entry.event is Event.ARRIVAL and entry.payload is None and entry.reason not in UNJUDGED:
+                if entry.sent is not None:
+                    raise StoreError(f"{self.settings.run_dir}: row {entry.number} has no update on record any more")
+                lost += 1
+            elif not lost:
+                repeat(self.machine, entry, f"{self.settings.run_dir}")
+        self.machine.issue_from(last_ticket + 1)
+        if lost:
+            remarks.insert(0, f"{lost} arrivals after the last snapshot are lost: journal = verdicts")
+        if (then := self.journal.facts().get("package")) != (now := package_version("secureafl")):
+            remarks.append(f"begun by version {then or '0.1'}, gone on with by {now}")
+        self._began = self._clock() - self.journal.seconds
+        self.note("", Event.RESUMED, "; ".join(remarks))
+        self.journal.commit()
+        if lost:  # what comes now does not follow from the rows before it
+            self.snapshot()
+
+    def _load_snapshot(self) -> tuple[int, list[str]]:
+        """The last entry that the newest intact snapshot covers, and what was wrong with newer ones."""
+        assert self._snapshots is not None
+        damage: list[str] = []
+        for version, number, sha256 in self.journal.snapshots():
+            try:
+                self.machine.load_state_dict(self._snapshots.read(version, sha256))
+            except StoreError as error:
+                damage.append(str(error))
+            else:
+                return number, damage
+        return 0, damage
+
+
+def repeat(machine: Machine, entry: Entry, where: str, *, check: bool = True) -> Verdict | None:
+    """Do to the machine what this entry says was done, and check that it leads to the same model."""
+    if entry.event is Event.ISSUED:
+        ticket = machine.issue(machine.enrol(entry.client), entry.base)
+        if ticket.number != entry.ticket:
+            raise StoreError(f"{where}: row {entry.number} issued ticket {entry.ticket}, repeated as {ticket.number}")
+        return None
+    if entry.ticket is None:
+        return None
+    if entry.event is Event.REFUSED:
+        return machine.refuse(entry.ticket, entry.reason)
+    if entry.event is not Event.ARRIVAL:
+        machine.withdraw(entry.ticket)
+        return None
+    if entry.payload is None:
+        verdict = machine.refuse(entry.ticket, entry.reason)
+    else:
+        verdict = machine.receive(entry.ticket, np.frombuffer(entry.payload, np.float32).copy())
+    if check and entry.model is not None and model_hash(machine.model.params) != entry.model:
+        raise StoreError(f"{where}: repeating row {entry.number} (version {entry.version}) leads to another model")
+    return verdict
+
+
+def _clear_unbegun(database: Path) -> None:
+    """Remove what a server left that died before its run began: a database without a single row, or half of one."""
+    if not database.exists():
+        return
+    try:
+        journal = Journal.reading(database)
+    except StoreError:
+        unbegun = database.stat().st_size == 0 or _names_no_row(HeadFile(database.with_name(HEAD)))
+    else:
+        unbegun = journal.last_number() == 0
+        journal.close()
+    if not unbegun:
+        raise StoreError(f"{database.parent} already holds a run: resume it, or name another folder")
+    for file in database.parent.glob(f"{database.name}*"):
+        file.unlink()
+
+
+def _names_no_row(head: HeadFile) -> bool:
+    try:
+        return head.read().number == 0
+    except StoreError:  # of a run that 0.1 wrote, or damaged: then there may have been rows
+        return False
+
+
+def _differences(name: str, then: Any, now: Any) -> dict[str, tuple[Any, Any]]:
+    """What differs, by name; of settings within settings, each by its own."""
+    if isinstance(then, dict) and isinstance(now, dict):
+        return {
+            f"{name}.{key}": (then.get(key), now.get(key))
+            for key in sorted(then.keys() | now.keys())
+            if then.get(key) != now.get(key)
+        }
+    return {} if then == now else {name: (then, now)}
+
+
+def model_hash(params: Vector) -> bytes:
+    """SHA-256 of a model, as the journal records it."""
+    return hashlib.sha256(np.ascontiguousarray(params).data).digest()

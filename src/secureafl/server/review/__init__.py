@@ -1,0 +1,1 @@
+"""A run on record, looked at afterwards: audited, replayed under another defense, repaired."""

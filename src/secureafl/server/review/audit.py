@@ -1,0 +1,167 @@
+"""Who took part in a run, who was accepted, and why not: read from its journal."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from secureafl.server.record.entries import Entry, Event
+from secureafl.server.review.influence import influence
+from secureafl.server.review.opened import RecordedRun
+from secureafl.text import one_line, visible
+from secureafl.types import Reason
+
+
+@dataclass(slots=True)
+class ClientRecord:
+    """One client's part in a run."""
+
+    client: str
+    arrivals: int = 0
+    accepted: int = 0
+    rejected: Counter[str] = field(default_factory=Counter)
+    troubles: Counter[str] = field(default_factory=Counter)
+    """Events that were not arrivals: expired, client-error, left, …"""
+    factors: list[float] = field(default_factory=list)
+    staleness: list[float] = field(default_factory=list)
+    last_seen: float = 0.0
+    influence: float | None = None
+    """Share of coordinates where its vote is the median; None if the defense takes none, or nothing is known yet."""
+
+    def add(self, entry: Entry) -> None:
+        """Take one more row about this client into account, other than that it was given work."""
+        self.last_seen = entry.seconds
+        if entry.event is not Event.ARRIVAL:
+            if entry.event is not Event.JOINED:
+                self.troubles[entry.event] += 1
+            return
+        self.arrivals += 1
+        self.accepted += bool(entry.accepted)
+        if not entry.accepted:
+            self.rejected[entry.reason] += 1
+        if "lipschitz_factor" in entry.evidence:
+            self.factors.append(entry.evidence["lipschitz_factor"])
+        if "staleness" in entry.evidence:
+            self.staleness.append(entry.evidence["staleness"])
+
+    @property
+    def share_accepted(self) -> float:
+        return self.accepted / self.arrivals if self.arrivals else 0.0
+
+    def summary(self) -> dict[str, object]:
+        """The record as plain values."""
+        finite = [factor for factor in self.factors if np.isfinite(factor)]
+        low, middle, high = np.percentile(finite, [10, 50, 90]).tolist() if finite else (None, None, None)
+        return {
+            "client": self.client,
+            "arrivals": self.arrivals,
+            "accepted": self.accepted,
+            "rejected": dict(self.rejected),
+            "troubles": dict(self.troubles),
+            "lipschitz factor 10%": low,
+            "lipschitz factor 50%": middle,
+            "lipschitz factor 90%": high,
+            "staleness": float(np.mean(self.staleness)) if self.staleness else None,
+            "last seen": self.last_seen,
+            "influence": self.influence,
+        }
+
+
+def client_records(run: RecordedRun) -> list[ClientRecord]:
+    """Every client of the run, the least accepted first."""
+    records: dict[str, ClientRecord] = {}
+    for entry in run.journal.entries():
+        if entry.client and entry.event is not Event.ISSUED:
+            records.setdefault(entry.client, ClientRecord(entry.client)).add(entry)
+    for client, share in influence(run).items():
+        if client in records:
+            records[client].influence = share
+    return least_accepted(records.values())
+
+
+def least_accepted(records: Iterable[ClientRecord]) -> list[ClientRecord]:
+    """The same records, those first whose updates were accepted least often."""
+    return sorted(records, key=lambda record: (record.share_accepted, record.client))
+
+
+def arrival(run: RecordedRun, version: int) -> Entry | None:
+    """The arrival that met the model of this version."""
+    return next((entry for entry in run.journal.entries(Event.ARRIVAL) if entry.version == version), None)
+
+
+def explain(entry: Entry) -> list[str]:
+    """One arrival's verdict in plain words, a sentence each."""
+    told = {name: f"{value:.4g}" for name, value in entry.evidence.items()}
+    lines = [
+        f"Arrival {entry.version}: client {visible(entry.client)} sent an update for version {entry.base} of the model,"
+        f" {entry.seconds:.1f} s into the run; {told.get('staleness', '?')} other arrivals came in between.",
+        _VERDICTS.get(entry.reason, "The defense's word for it: {reason}.").format(
+            reason=one_line(entry.reason), **{name: told.get(name, "?") for name in _NAMES}
+        ),
+    ]
+    if "shortened_to" in told:
+        lines.append(f"It was too long: it counted as {told['shortened_to']} of its length.")
+    if "change_shortened_to" in told:
+        share = told["change_shortened_to"]
+        lines.append(f"It was too far from the client's last update: {share} of that change counted.")
+    if "direction_norm" in told:
+        lines.append(f"The model then moved along a direction of length {told['direction_norm']}.")
+    elif not entry.accepted:
+        lines.append("The model did not move.")
+    return lines
+
+
+EVIDENCE: dict[str, str] = {
+    "lipschitz_factor": "how much the client's update changed per unit of change of the model",
+    "threshold": "the limit it was held against",
+    "norm": "length of the update",
+    "shortened_to": "share of its length that counts; only where it was too long",
+    "change_shortened_to": "share of its change since the client's last update that counts; only where it was too far",
+    "staleness": "arrivals since the model it was computed on",
+    "agreement": "how far the client's updates point the way of everyone's median, averaged over time",
+    "alike": "clients who keep asking for much the same as this one, itself included",
+    "calibration": "share of the predicted changes that real updates bore out",
+    "direction_norm": "length of the direction that the model then moved along",
+    "cosine": "how far it points the way of the reference: 1 the same, -1 the opposite",
+    "distance": "distance from the server's own gradient",
+    "entropy": "how unsure the model is that it leads to",
+    "loss": "loss of the model that it leads to, on trusted data",
+    "weight": "factor on the update before it moved the model",
+    "dampening": "factor on the update for its staleness",
+    "reference_norm": "length of the server's own gradient",
+    "typical_norm": "typical length of an update",
+    "trust": "how far the client is trusted",
+    "buffer": "buffer that it went into",
+    "num_empty_buffers": "buffers that are still empty",
+}
+"""What the numbers behind a verdict mean, in a few words each."""
+
+_NAMES = ("lipschitz_factor", "threshold", "norm", "agreement", "cosine", "distance", "entropy", "reference_norm")
+_VERDICTS: dict[str, str] = {
+    Reason.ACCEPTED: "It was accepted.",
+    Reason.FIRST_CONTACT: "It was the client's first update: accepted, and shortened if too long (it was {norm} long).",
+    Reason.BUFFERED: "It was accepted into a buffer; the model moves once every buffer holds something.",
+    Reason.CHANGED_TOO_ABRUPTLY: "It was rejected: since its last accepted update the client changed {lipschitz_factor}"
+    " per unit of change of the model, more than the {threshold} that most updates stay under.",
+    Reason.CHANGED_ON_SAME_MODEL: "It was rejected: the client sent something else for the very same model.",
+    Reason.FILTER_CLOSED: "It was rejected: after first contact this configuration accepts no one.",
+    Reason.AGAINST_CONSENSUS: "It was rejected: over time the client pulls against the median of all (average agreement"
+    " {agreement}), far more than others do.",
+    Reason.TOO_FREQUENT: "It was rejected: this client was among the last ones accepted.",
+    Reason.AGAINST_REFERENCE: "It was rejected: it points away from the server's reference (cosine {cosine}).",
+    Reason.FAR_FROM_REFERENCE: "It was rejected: it lies {distance} from the server's gradient, beyond {threshold}.",
+    Reason.TOO_UNCERTAIN: "It was rejected: the model it leads to is unsure (entropy {entropy}, at most {threshold}).",
+    Reason.NOT_FINITE: "It was refused: it holds values that are not finite.",
+    Reason.TOO_LARGE: "It was refused: it is too large.",
+    Reason.WRONG_SHAPE: "It was refused: an array has another shape than the model's.",
+    Reason.WRONG_DTYPE: "It was refused: an array does not hold real numbers.",
+    Reason.WRONG_NAMES: "It was refused: its arrays are not those of the model.",
+    Reason.MALFORMED: "It was refused: there was no readable update in it.",
+    Reason.TICKET_CLOSED: "It was refused: it is for an assignment that was answered or withdrawn before.",
+    Reason.BAD_SIGNATURE: "It was refused: it was not signed with this client's key for this assignment.",
+    Reason.TOO_STALE: "It was refused: it is for a model that is too old.",
+    Reason.MODEL_OVERFLOW: "It was refused: the step would have left the range of numbers.",
+}

@@ -1,0 +1,82 @@
+"""A run on disk, finished or live, opened to be read: audited, replayed, or repaired."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from secureafl.defenses import Reference, Scorer, build_defense
+from secureafl.errors import StoreError
+from secureafl.server.machine import Machine, MachineSettings
+from secureafl.server.record.journal import Journal
+from secureafl.server.record.run import model_hash
+from secureafl.server.record.snapshots import Snapshots
+from secureafl.types import Vector
+
+
+def find_database(path: Path) -> Path:
+    """The database of the run in this folder."""
+    if not (path / "run.db").exists():
+        raise StoreError(f"{path} holds no run: there is no run.db in it; name the folder given as run-dir or --record")
+    return path / "run.db"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RecordedRun:
+    """What a run directory says of itself."""
+
+    path: Path
+    journal: Journal
+    facts: Mapping[str, Any]
+    snapshots: Snapshots
+    first: Vector
+
+    @classmethod
+    def open(cls, path: Path) -> RecordedRun:
+        """The run in this folder."""
+        journal = Journal.reading(find_database(path))
+        try:
+            journal.check()
+            facts, snapshots = journal.facts(), Snapshots(path / "snapshots", read_only=True)
+            first = snapshots.read_first()
+            if model_hash(first).hex() != facts.get("first model", model_hash(first).hex()):
+                raise StoreError(f"{path}: the run's first model is damaged: its SHA-256 is not the one on record")
+        except BaseException:
+            journal.close()
+            raise
+        return cls(path, journal, facts, snapshots, first)
+
+    def machine(
+        self,
+        *,
+        defense: str | None = None,
+        changes: Mapping[str, Any] | None = None,
+        reference: Reference | None = None,
+        score: Scorer | None = None,
+    ) -> Machine:
+        """The machine as it stood before the first arrival, under the run's own defense or another.
+
+        `changes` are settings of the defense; another defense starts from its own defaults.
+        """
+        name = defense or self.facts["defense"]
+        own = self.facts["defense_settings"] if name == self.facts["defense"] else {}
+        server_lr = self.facts["server_lr"]
+        built = build_defense(
+            name,
+            len(self.first),
+            {**own, **(changes or {})},
+            server_lr=server_lr,
+            seed=self.facts.get("seed", 0),
+            reference=reference,
+            score=score,
+        )
+        settings = MachineSettings(
+            server_lr=server_lr,
+            max_staleness=self.facts["max_staleness"],
+            keep_recent=self.facts.get("keep_recent", 0),
+            average_over=self.facts["average_over"],
+            count_refused=self.facts.get("count_refused", False),
+        )
+        return Machine(built, self.first.copy(), settings)

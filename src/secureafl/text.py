@@ -1,0 +1,29 @@
+"""Text that clients send, made safe to show and to keep: names, and the reasons of their failures."""
+
+from __future__ import annotations
+
+MAX_REASON = 200
+"""Characters of a reason that are kept and shown."""
+
+FORMULA = ("=", "+", "-", "@")
+"""What a spreadsheet takes for the beginning of a formula."""
+
+
+def visible(text: str) -> str:
+    r"""Control characters and others that do not show become escapes such as `\x1b`."""
+    return "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in text)
+
+
+def one_line(text: str, limit: int = MAX_REASON) -> str:
+    """The same on one line, cut to `limit` characters: for reasons, before they are recorded and where they show."""
+    words = text.split(None, limit)  # more words do not fit in, however long the text is
+    line = visible(" ".join(words)[: limit + 1])
+    return line if len(line) <= limit else line[: limit - 1] + "…"
+
+
+def csv_cell(value: object) -> object:
+    """A value for a CSV file. Text that a spreadsheet would calculate gets a quotation mark in front."""
+    if isinstance(value, int | float) or value is None:
+        return value
+    text = visible(str(value))
+    return f"'{text}" if text.lstrip().startswith(FORMULA) else text

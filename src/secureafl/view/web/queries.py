@@ -1,0 +1,214 @@
+"""What the pages ask for, as plain values ready for JSON. Pages set text as text: none of it becomes markup."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from secureafl.server.record.entries import Entry
+from secureafl.server.review.audit import EVIDENCE, ClientRecord, explain
+from secureafl.text import one_line, visible
+from secureafl.view.charts import MAX_INTERVALS, Along, Points, intervals, points
+from secureafl.view.overview import overview, worst_clients
+from secureafl.view.reader import RunReader
+
+Plain = dict[str, Any]
+
+NUM_WORST = 8
+NUM_EVENTS = 12
+PAGE = 50
+DIGITS = 5
+
+SORTS: dict[str, Callable[[ClientRecord], Any]] = {
+    "client": lambda record: record.client,
+    "arrivals": lambda record: record.arrivals,
+    "accepted": lambda record: record.share_accepted if record.arrivals else None,
+    "rejected": lambda record: record.arrivals - record.accepted,
+    "staleness": lambda record: record.summary()["staleness"],
+    "factor": lambda record: record.summary()["lipschitz factor 50%"],
+    "seen": lambda record: record.last_seen,
+}
+
+
+def tick(reader: RunReader) -> Plain:
+    """The figures on top of every page."""
+    return dataclasses.asdict(overview(reader))
+
+
+def summary(reader: RunReader) -> Plain:
+    """What the overview lists below its charts."""
+    with reader.lock:
+        events = [_event(entry) for entry in reversed(reader.events)][:NUM_EVENTS]
+        return {
+            "tick": tick(reader),
+            "worst": [_client(record) for record in worst_clients(reader, NUM_WORST)],
+            "events": events,
+        }
+
+
+def charts(reader: RunReader, along: Along) -> Plain:
+    """What the overview draws, along time or along the count of arrivals."""
+    with reader.lock:
+        table = reader.arrivals.table
+        spans = intervals(table, along, MAX_INTERVALS if along == "time" else MAX_INTERVALS // 2)
+        return {
+            "along": along,
+            "width": spans.width,
+            "middle": listed(spans.middle),
+            "accepted": listed(spans.accepted),
+            "rejected": listed(spans.rejected),
+            "rate": listed(spans.rate),
+            "staleness": listed(spans.staleness),
+            "max_staleness": listed(spans.max_staleness),
+            "points": _points(points(table)),
+        }
+
+
+def clients(reader: RunReader, *, sort: str, descending: bool, contains: str, only_rejected: bool, page: int) -> Plain:
+    """One page of the clients' table."""
+    with reader.lock:
+        found = [record for record in reader.records.values() if contains.lower() in record.client.lower()]
+        if only_rejected:
+            found = [record for record in found if record.rejected]
+        keyed = [(SORTS[sort](record), record) for record in sorted(found, key=lambda record: record.client)]
+        known = sorted(((key, record) for key, record in keyed if key is not None), key=_first, reverse=descending)
+        unknown = [(key, record) for key, record in keyed if key is None]  # these come last, either way
+        part = _page([record for _, record in known + unknown], page)
+        return {**part, "rows": [_client(record) for record in part["rows"]], "total": len(reader.records)}
+
+
+def client(reader: RunReader, name: str, *, only_rejected: bool, page: int) -> Plain | None:
+    """One client with a page of its verdicts, the newest first."""
+    with reader.lock:
+        record = reader.records.get(name)
+        if record is None:
+            return None
+        table, arrivals = reader.arrivals.table, reader.arrivals
+        places = arrivals.of(name)
+        shown = places[~table.accepted[places]] if only_rejected else places
+        part = _page(shown[::-1].tolist(), page)
+        part["rows"] = [
+            {
+                "update": int(table.version[place]),
+                "seconds": float(table.seconds[place]),
+                "accepted": bool(table.accepted[place]),
+                "reason": one_line(arrivals.reasons[table.reason[place]]),
+                "judged": told(table.judged[place]),
+                "threshold": told(table.threshold[place]),
+                "staleness": told(table.staleness[place]),
+            }
+            for place in part["rows"]
+        ]
+        events = [_event(entry) for entry in reversed(reader.events) if entry.client == name][:NUM_EVENTS]
+        return {
+            "client": _client(record),
+            "verdicts": part,
+            "events": events,
+            "points": _points(points(table, places)),
+            "measure": overview(reader).measure_label,
+        }
+
+
+def verdict(reader: RunReader, update: int) -> Plain | None:
+    """One arrival in words, with the numbers behind it."""
+    entry = reader.arrival(update)
+    if entry is None:
+        return None
+    with reader.lock:
+        table = reader.arrivals.table
+        own = table.version[reader.arrivals.of(entry.client)]
+        place = int(own.searchsorted(update))
+        return {
+            "update": update,
+            **_name(entry.client),
+            "accepted": bool(entry.accepted),
+            "reason": one_line(entry.reason),
+            "words": explain(entry),
+            "evidence": [
+                {"name": name, "value": told(value), "meaning": EVIDENCE.get(name, "")}
+                for name, value in entry.evidence.items()
+            ],
+            "judged_by": table.measure if "threshold" in entry.evidence else None,
+            "previous": int(own[place - 1]) if place > 0 else None,
+            "next": int(own[place + 1]) if place + 1 < len(own) else None,
+        }
+
+
+def listed(values: npt.NDArray[np.float64]) -> list[float | None]:
+    """Numbers for JSON, as exact as a chart needs them; None for what is not finite."""
+    return [float(f"{value:.{DIGITS}g}") if math.isfinite(value) else None for value in values.tolist()]
+
+
+def told(value: float) -> float | str | None:
+    """One number for JSON, which knows no infinity."""
+    value = float(value)
+    if math.isnan(value):
+        return None
+    return value if math.isfinite(value) else ("∞" if value > 0 else "-∞")
+
+
+def _points(drawn: Points) -> Plain:
+    return {
+        "update": drawn.version.tolist(),
+        "seconds": listed(drawn.seconds),
+        "accepted": listed(drawn.accepted),
+        "rejected": listed(drawn.rejected),
+        "threshold": listed(drawn.threshold),
+        "every": drawn.every,
+        "not_finite": drawn.not_finite,
+        "logarithmic": drawn.logarithmic,
+    }
+
+
+def _client(record: ClientRecord) -> Plain:
+    figures = record.summary()
+    return {
+        **_name(record.client),
+        "arrivals": record.arrivals,
+        "accepted": record.accepted,
+        "share_accepted": record.share_accepted if record.arrivals else None,
+        "num_rejected": sum(record.rejected.values()),
+        "rejected": _counted(record.rejected),
+        "troubles": _counted(record.troubles),
+        "staleness": figures["staleness"],
+        "factor": figures["lipschitz factor 50%"],
+        "factor_low": figures["lipschitz factor 10%"],
+        "factor_high": figures["lipschitz factor 90%"],
+        "last_seen": record.last_seen,
+    }
+
+
+def _event(entry: Entry) -> Plain:
+    reason = one_line(entry.reason)
+    return {"seconds": entry.seconds, **_name(entry.client), "event": entry.event, "reason": reason}
+
+
+def _name(client: str) -> Plain:
+    """The client's name, for links, and the same to be shown."""
+    return {"client": client, "label": visible(client)}
+
+
+def _counted(counts: Counter[str]) -> dict[str, int]:
+    return {one_line(what): count for what, count in counts.most_common()}
+
+
+def _first(pair: tuple[Any, object]) -> Any:
+    return pair[0]
+
+
+def _page(rows: Iterable[Any], page: int) -> Plain:
+    everything = list(rows)
+    num_pages = max(1, math.ceil(len(everything) / PAGE))
+    page = min(max(1, page), num_pages)
+    return {
+        "rows": everything[(page - 1) * PAGE : page * PAGE],
+        "page": page,
+        "num_pages": num_pages,
+        "found": len(everything),
+    }

@@ -1,0 +1,197 @@
+import csv
+import io
+import json
+import socket
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.server.recorded_runs import record
+from tests.view.journals import write_arrivals
+from typer.testing import CliRunner
+
+from secureafl import __version__
+from secureafl.cli import app
+from secureafl.defenses import DEFENSES
+from secureafl.server.record.snapshots import Snapshots
+
+runner = CliRunner()
+
+
+def test_help_says_what_it_is_and_where_to_start() -> None:
+    result = runner.invoke(app, ["--help"])
+    assert result.exit_code == 0
+    assert "some clients lie" in result.output
+    assert "secureafl defenses" in result.output
+
+
+def test_no_arguments_show_the_help() -> None:
+    assert "Usage" in runner.invoke(app, []).output
+
+
+def test_version() -> None:
+    assert runner.invoke(app, ["--version"]).output == f"secureafl {__version__}\n"
+
+
+def test_defenses_are_listed() -> None:
+    result = runner.invoke(app, ["defenses"])
+    assert result.exit_code == 0
+    assert all(name in result.output for name in DEFENSES)
+
+
+@pytest.mark.parametrize("name", DEFENSES)
+def test_each_defense_shows_all_its_settings(name: str) -> None:
+    result = runner.invoke(app, ["defenses", name])
+    assert result.exit_code == 0
+    for key in DEFENSES[name].settings.model_fields:
+        assert key in result.output
+
+
+def test_a_misspelt_defense_is_met_with_the_nearest() -> None:
+    result = runner.invoke(app, ["defenses", "kardan"])
+    assert result.exit_code == 2
+    assert "did you mean 'kardam'?" in result.output
+
+
+def test_audit_shows_clients_as_table_json_and_csv(tmp_path: Path) -> None:
+    record(tmp_path / "run", 60).journal.close()
+    table = runner.invoke(app, ["audit", str(tmp_path / "run")])
+    assert table.exit_code == 0
+    assert "client-0" in table.output
+    as_json = json.loads(runner.invoke(app, ["audit", str(tmp_path / "run"), "--json"]).output)
+    as_csv = list(csv.DictReader(io.StringIO(runner.invoke(app, ["audit", str(tmp_path / "run"), "--csv"]).output)))
+    assert len(as_json) == len(as_csv) == 8
+    assert sum(record["arrivals"] for record in as_json) == 60
+
+
+def test_audit_explains_one_verdict(tmp_path: Path) -> None:
+    record(tmp_path / "run", 20).journal.close()
+    assert "Arrival 3: client" in runner.invoke(app, ["audit", str(tmp_path / "run"), "--update", "3"]).output
+    missing = runner.invoke(app, ["audit", str(tmp_path / "run"), "--update", "99"])
+    assert missing.exit_code == 2
+    assert "has no arrival 99" in missing.output
+
+
+def test_audit_shows_a_name_as_it_is(tmp_path: Path) -> None:
+    run = write_arrivals(tmp_path / "run", 8, clients=("[red]x[/red]", "\x1b[2Jy"), defense="asyncsgd")
+    Snapshots(run / "snapshots").write_first(np.zeros(2, np.float32))
+    for words in (["audit", str(run)], ["audit", str(run), "--update", "2"]):
+        output = runner.invoke(app, words).output
+        assert "[red]x[/red]" in output
+        assert "\x1b" not in output
+    assert r"\x1b[2Jy" in runner.invoke(app, ["audit", str(run)]).output
+
+
+HOSTILE = ["[/x]", "[red]y[/red]", "\x1b[2Jz", "=1+1", "a\r\nb", "\u202eright", ":smile:", "C:\\new"]
+"""Names that are markup, commands to a terminal, or a formula."""
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["audit", "RUN"],
+        ["audit", "RUN", "--update", "3"],
+        ["audit", "RUN", "--csv"],
+        ["watch", "RUN", "--once"],
+        ["replay", "RUN", "--defense", "asyncsgd"],
+        ["eject", "RUN", "--client", "nobody", "--out", "OUT"],
+    ],
+)
+def test_names_are_shown_as_text_by_every_command(words: list[str], tmp_path: Path) -> None:
+    record(tmp_path / "RUN", 60, names=HOSTILE).journal.close()
+    output = runner.invoke(app, [str(tmp_path / word) if word.isupper() else word for word in words]).output
+    assert "Traceback" not in output
+    assert all(line.isprintable() for line in output.splitlines())
+    if "--update" not in words and "watch" not in words:
+        for name in ("[/x]", "[red]y[/red]", r"\x1b[2Jz", r"a\r\nb", r"\u202eright", ":smile:"):
+            assert name in output
+
+
+def test_a_name_is_no_formula_in_csv(tmp_path: Path) -> None:
+    record(tmp_path / "run", 60, names=HOSTILE).journal.close()
+    rows = csv.DictReader(io.StringIO(runner.invoke(app, ["audit", str(tmp_path / "run"), "--csv"]).output))
+    assert "'=1+1" in {row["client"] for row in rows}
+
+
+def test_replay_compares_two_defenses(tmp_path: Path) -> None:
+    record(tmp_path / "run", 60).journal.close()
+    result = runner.invoke(app, ["replay", str(tmp_path / "run"), "--defense", "kardam", "--set", "dampening=none"])
+    assert result.exit_code == 0, result.output
+    assert "secureafl then, kardam now" in " ".join(result.output.split())
+    assert "The two models ended" in result.output
+
+
+def test_replay_scores_both_models_with_a_function_of_the_users(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record(tmp_path / "run", 60).journal.close()
+    (tmp_path / "my_scores.py").write_text("def size(params):\n    return {'size': float(abs(params).sum())}\n")
+    monkeypatch.chdir(tmp_path)
+    arguments = ["replay", "run", "--defense", "asyncsgd", "--evaluate", "my_scores:size", "--evaluate-every", "30"]
+    result = runner.invoke(app, arguments)
+    assert result.exit_code == 0, result.output
+    assert "size then" in result.output
+    assert [line for line in result.output.splitlines() if line.startswith("│ 60")]
+    missing = runner.invoke(app, ["replay", "run", "--evaluate", "my_scores:nothing"])
+    assert missing.exit_code == 2
+    assert "has no attribute 'nothing'" in missing.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["replay", "RUN", "--set", "percentil=0.5"], "did you mean 'percentile'?"),
+        (["replay", "RUN", "--set", "percentile"], "write KEY=VALUE"),
+        (["replay", "RUN", "--defense", "zenopp"], "pass reference="),
+        (["eject", "RUN", "--client", "nobody", "--out", "OUT"], "knows no client nobody"),
+        (["audit", "NOWHERE"], "holds no run"),
+        (["watch", "NOWHERE", "--once"], "name the folder given as run-dir or --record"),
+        (["dashboard", "NOWHERE"], "name the folder given as run-dir or --record"),
+        (["dashboard", "RUN", "--token", "short"], "a token has at least 8"),
+        (["dashboard", "RUN", "--host", "203.0.113.7"], "give an address of this machine"),
+    ],
+)
+def test_mistakes_are_met_with_one_clear_line(arguments: list[str], message: str, tmp_path: Path) -> None:
+    record(tmp_path / "RUN", 10).journal.close()
+    named = [str(tmp_path / word) if word.isupper() else word for word in arguments]
+    result = runner.invoke(app, named)
+    assert result.exit_code == 2
+    assert message in result.output
+    assert "Traceback" not in result.output
+
+
+def test_eject_writes_a_repaired_run(tmp_path: Path) -> None:
+    record(tmp_path / "run", 60).journal.close()
+    out = tmp_path / "repaired"
+    result = runner.invoke(app, ["eject", str(tmp_path / "run"), "--client", "client-0", "--out", str(out)])
+    assert result.exit_code == 0, result.output
+    assert (out / "run.db").exists()
+    assert "arrivals taken out" in result.output
+
+
+def test_watch_prints_one_picture(tmp_path: Path) -> None:
+    record(tmp_path / "run", 60).journal.close()
+    result = runner.invoke(app, ["watch", str(tmp_path / "run"), "--once"])
+    assert result.exit_code == 0, result.output
+    assert "model version" in result.output
+    assert "Least accepted" in result.output
+
+
+def test_dashboard_on_a_busy_port_says_what_to_do(tmp_path: Path) -> None:
+    record(tmp_path / "run", 10).journal.close()
+    with socket.create_server(("127.0.0.1", 0)) as busy:
+        port = busy.getsockname()[1]
+        result = runner.invoke(app, ["dashboard", str(tmp_path / "run"), "--port", str(port)])
+    assert result.exit_code == 2
+    assert result.output == (
+        f"port {port} of 127.0.0.1 is in use: give another with --port, or --port 0 for any free one\n"
+    )
+
+
+def test_dashboard_without_its_extra_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "secureafl.view.web.serve", raising=False)
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    result = runner.invoke(app, ["dashboard", str(tmp_path)])
+    assert result.exit_code == 2
+    assert result.output == 'This needs uvicorn, which is not installed: pip install "secureafl[ops]"\n'

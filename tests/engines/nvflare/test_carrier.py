@@ -1,0 +1,136 @@
+"""The NVFlare adapter at the seam of its proxies: everything but NVFlare's own processes."""
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from nvflare.apis.signal import Signal
+from nvflare.collab import CollabCallError
+from rich.console import Console
+from safetensors.numpy import load
+
+from secureafl.engines.nvflare import NVFlareSettings, run_federation
+from secureafl.engines.nvflare import app as nvflare_app
+from secureafl.engines.nvflare.codec import Message, pack
+from secureafl.server import Result
+from secureafl.server.record.entries import Event
+from secureafl.server.record.journal import Journal
+
+MODEL = {"w": np.zeros(3, np.float32)}
+QUICK: dict[str, Any] = {"discovery_seconds": 0.02, "retry_seconds": 0.02, "ping_seconds": 0.1}
+
+
+class Site:
+    """A proxy whose `reply` is a function; `gone` sites answer nothing at all."""
+
+    def __init__(self, name: str, reply: Callable[[Message], Any]) -> None:
+        self.name = name
+        self._reply = reply
+        self.gone = False
+        self.backend = SimpleNamespace(abort_signal=Signal())
+
+    def __call__(self, timeout: float) -> "Site":
+        return self
+
+    def reply(self, dispatch: Message) -> Any:
+        if self.gone:
+            raise CollabCallError(self.name, "reply", TimeoutError("timed out"))
+        try:
+            return self._reply(dispatch)
+        except ValueError as error:
+            raise CollabCallError(self.name, "reply", str(error), remote_traceback="…") from error
+
+    def ping(self) -> bool:
+        if self.gone:
+            raise CollabCallError(self.name, "ping", TimeoutError("timed out"))
+        return True
+
+
+class FakeContext:
+    """The part of Collab's context that is used."""
+
+    def __init__(self, sites: list[Site]) -> None:
+        self.clients = sites
+        self.aborted = threading.Event()
+
+    def is_aborted(self) -> bool:
+        return self.aborted.is_set()
+
+
+def honest(dispatch: Message) -> Message:
+    weights = load(dispatch["arrays"])["w"]
+    return {"arrays": pack({"w": weights + 0.5 * (2.0 - weights)})}
+
+
+def raising(dispatch: Message) -> Message:
+    raise ValueError("cannot train")
+
+
+def federate(
+    monkeypatch: pytest.MonkeyPatch, context: FakeContext, run_dir: Path, **settings: Any
+) -> tuple[Result, dict[str, set[str]]]:
+    monkeypatch.setattr(nvflare_app, "current_context", lambda: context)
+    made = NVFlareSettings(**{**QUICK, "stop_after_seconds": 20.0, "run_dir": run_dir, **settings})
+    result = run_federation(MODEL, made, console=Console(quiet=True))
+    journal = Journal.reading(run_dir / "run.db")
+    events: dict[str, set[str]] = {}
+    for row in journal.entries():
+        reason = f": {row.reason}" if row.event not in {Event.ARRIVAL, Event.ISSUED} and row.reason else ""
+        events.setdefault(row.client, set()).add(f"{row.event}{reason}")
+    journal.close()
+    return result, events
+
+
+def test_sites_train_the_model(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    context = FakeContext([Site(f"site-{i}", honest) for i in range(5)])
+    result, _ = federate(monkeypatch, context, tmp_path, stop_after_updates=120, server_lr=0.5, min_clients=5)
+    np.testing.assert_allclose(result.arrays["w"], 2.0, atol=0.05)
+    assert {client for client, _ in result.verdicts} == {f"site-{i}" for i in range(5)}
+
+
+def test_a_site_that_raises_is_on_record_and_tried_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    context = FakeContext([Site("good", honest), Site("bad", raising)])
+    result, events = federate(monkeypatch, context, tmp_path, stop_after_seconds=2.0)
+    assert "client-error: cannot train" in events["bad"]
+    assert {client for client, _ in result.verdicts} == {"good"}
+
+
+def test_a_site_that_is_gone_leaves_and_returns(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    away, good = Site("away", honest), Site("good", honest)
+    away.gone = True
+    threading.Timer(0.5, lambda: setattr(away, "gone", False)).start()
+    result, events = federate(monkeypatch, FakeContext([away, good]), tmp_path, stop_after_seconds=1.5)
+    assert {"joined", "left: timed out", "returned", "arrival"} <= events["away"]
+    assert {client for client, _ in result.verdicts} == {"away", "good"}
+
+
+def test_an_aborted_job_ends_in_order(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    context = FakeContext([Site("good", honest)])
+    threading.Timer(0.3, context.aborted.set).start()
+    started = time.monotonic()
+    federate(monkeypatch, context, tmp_path)
+    assert time.monotonic() - started < 10.0
+    assert (tmp_path / "model.safetensors").exists()
+
+
+def test_the_end_of_the_run_ends_calls_that_are_open(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    slow = Site("slow", honest)
+    of_the_job, seen = slow.backend.abort_signal, []
+
+    def wait(dispatch: Message) -> Message:
+        signal = slow.backend.abort_signal
+        while not signal.triggered:
+            time.sleep(0.01)
+        seen.append(signal)
+        raise ValueError("aborted")
+
+    slow._reply = wait
+    federate(monkeypatch, FakeContext([slow, Site("good", honest)]), tmp_path, stop_after_updates=10)
+    assert len(seen) == 1
+    assert seen[0] is not of_the_job
+    assert slow.backend.abort_signal is of_the_job, "other calls of the server's work as before"

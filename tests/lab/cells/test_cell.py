@@ -1,0 +1,83 @@
+import shlex
+
+import pytest
+
+from secureafl.errors import SettingsError
+from secureafl.lab.cells.cell import CellSettings
+from secureafl.lab.sweeps.recipes import RECIPES
+from secureafl.settings import read_assignments
+
+
+def test_a_data_set_brings_the_papers_values() -> None:
+    assert CellSettings().rounds == 20_000
+    assert CellSettings().architecture == "cnn"
+    udacity = CellSettings(dataset="udacity")
+    assert (udacity.num_clients, udacity.batch_size, udacity.rounds) == (10, 64, 20_000)
+    assert udacity.partition == "time-blocks"
+    assert CellSettings(dataset="tiny-imagenet").rounds == 80_000
+
+
+def test_a_run_is_evaluated_twenty_times_but_a_short_one_not_as_often() -> None:
+    assert CellSettings().evaluate_every == 1000
+    assert CellSettings(dataset="tiny-imagenet").evaluate_every == 4000
+    assert CellSettings(rounds=400).evaluate_every == 50
+    assert CellSettings(rounds=400, evaluate_every=20).evaluate_every == 20
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"dataset": "fashion"}, "did you mean 'fashion-mnist'"),
+        ({"defense": "kardan"}, "did you mean 'kardam'"),
+        ({"attack": "signflip"}, "did you mean 'sign_flip'"),
+        ({"attack": "sign_flip", "malicious_fraction": 0.0}, "leaves no one to attack"),
+        ({"defense_settings": {"percentil": 0.6}}, "did you mean 'percentile'"),
+        ({"dataset": "udacity", "attack": "scaling"}, "needs classes"),
+        ({"protocol_settings": {"jitter": 0.0}}, "'paper' has no settings"),
+        ({"roundz": 3}, "did you mean 'rounds'"),
+    ],
+)
+def test_a_mistake_is_named(settings: dict[str, object], message: str) -> None:
+    with pytest.raises(SettingsError, match=message):
+        CellSettings(**settings)  # type: ignore[arg-type]
+
+
+def test_the_id_depends_on_what_decides_the_result() -> None:
+    plain = CellSettings()
+    assert plain.cell_id().startswith("fashion-mnist-secureafl-none-")
+    assert CellSettings(source="elsewhere").cell_id() == plain.cell_id()
+    assert CellSettings(defense_settings={"percentile": 0.5}).cell_id() == plain.cell_id()  # spelt out, but the default
+    assert CellSettings(seed=1).cell_id() != plain.cell_id()
+    assert CellSettings(defense_settings={"percentile": 0.6}).cell_id() != plain.cell_id()
+
+
+def test_defenses_are_told_what_the_cell_knows() -> None:
+    cell = CellSettings(defense="kardam", malicious_fraction=0.4)
+    assert cell.complete()["defense_settings"]["malicious_fraction"] == 0.4
+    assert CellSettings(**cell.complete()).cell_id() == cell.cell_id()
+    assert (
+        CellSettings(defense="sageflow", dataset="cifar100", labels="coarse").complete()["defense_settings"][
+            "num_classes"
+        ]
+        == 20
+    )
+
+
+def test_an_attack_brings_its_authors_values_for_such_images() -> None:
+    cell = CellSettings(attack="threedfed", attack_settings={"mask_std": 0.02})
+    assert cell.complete()["attack_settings"]["num_rows"] == 8
+    assert cell.complete()["attack_settings"]["mask_std"] == 0.02
+    assert CellSettings(dataset="cifar10", attack="threedfed").complete()["attack_settings"]["num_rows"] == 5
+
+
+@pytest.mark.parametrize("name", ["main-fashion-mnist", "malicious-fraction", "estimator", "main-udacity", "tuning"])
+def test_a_cells_command_leads_back_to_it(name: str) -> None:
+    for cell in RECIPES[name].cells(seeds=[3])[::7]:
+        _, _, _, *words = shlex.split(cell.command())
+        given, overrides = {}, []
+        for option, value in zip(words[::2], words[1::2], strict=True):
+            if option == "--set":
+                overrides.append(value)
+            else:
+                given[option.removeprefix("--")] = int(value) if value.isdigit() else value
+        assert CellSettings(**given | read_assignments(overrides)).cell_id() == cell.cell_id()

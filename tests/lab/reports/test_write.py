@@ -1,0 +1,211 @@
+import io
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from rich.console import Console
+from tests.lab.tiny import tiny_cell
+
+from secureafl.errors import SettingsError
+from secureafl.files import save_json
+from secureafl.lab.cells.experiment import RESULT, RunSettings, run_cell
+from secureafl.lab.reports.plots import Cell, draw_cell
+from secureafl.lab.reports.sweep_plots import draw_lines
+from secureafl.lab.reports.tables import arrange, best_places, markdown, ours_text, paper_text, provenance
+from secureafl.lab.reports.write import cell_table, closely, sweep_table, write_report
+from secureafl.lab.sweeps.recipes import RECIPES
+from secureafl.lab.sweeps.sweep import read_sweep
+
+SMALL: dict[str, Any] = {"architecture": "small-cnn", "num_clients": 8, "batch_size": 4, "rounds": 12, "num_test": 40}
+
+
+def text_of(table: object) -> str:
+    console = Console(width=200, record=True, file=io.StringIO())
+    console.print(table)
+    return console.export_text()
+
+
+def fill(recipe: str, source: Path, out: Path, **changes: Any) -> None:
+    """Run a few cells of a recipe in this process, as a sweep would leave them."""
+    cells = RECIPES[recipe].cells(**{**SMALL, "source": str(source), "evaluate_every": 4, **changes})
+    chosen = [cell for cell in cells if cell.attack in {"none", "sign_flip", "scaling"}][:9]
+    for cell in chosen:
+        run_cell(cell, out / "cells", None, RunSettings())
+    save_json(out / f"{recipe}.json", {"recipe": recipe, "cells": [cell.cell_id() for cell in chosen]})
+
+
+def test_a_cell_ends_with_a_table_and_a_picture(tiny_source: Path, tmp_path: Path) -> None:
+    cell = tiny_cell(tiny_source, attack="scaling")
+    result = run_cell(cell, tmp_path)
+    text = text_of(cell_table(result))
+    assert "attack success rate" in text
+    assert "recall of rejections" in text
+    picture = draw_cell(tmp_path / cell.cell_id())
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert picture.with_suffix(".pdf").read_bytes().startswith(b"%PDF")
+
+
+def test_the_main_table_shows_ours_beside_the_papers(tiny_source: Path, tmp_path: Path) -> None:
+    fill("main-fashion-mnist", tiny_source, tmp_path)
+    text = text_of(sweep_table("main-fashion-mnist", read_sweep(tmp_path, "main-fashion-mnist")))
+    assert "(0.41/0.69)" in text  # AsyncSGD under Scaling, in the paper
+    page = write_report(tmp_path, "main-fashion-mnist")
+    html = page.read_text()
+    assert "<small>0.41/0.69</small>" in html
+    assert len(re.findall(r'src="data:image/png;base64', html)) >= 2
+    assert not re.search(r'(src|href)="(?!data:)', html)  # self-contained
+    assert (page.parent / "heat-map.pdf").exists()
+    for large in tmp_path.rglob("arrivals.parquet"):
+        large.unlink()
+    assert "<table" in write_report(tmp_path, "main-fashion-mnist").read_text(), "results and curves suffice"
+
+
+@pytest.mark.parametrize(
+    ("recipe", "changes", "picture"),
+    [
+        ("malicious-fraction", {}, "lines"),
+        ("variants", {}, "heat-map"),
+        ("estimation-error", {"num_estimated": 2}, "estimation-error"),
+        ("running-time", {"num_clients": 8}, None),
+    ],
+)
+def test_every_layout_can_be_drawn(
+    recipe: str, changes: dict[str, object], picture: str | None, tiny_source: Path, tmp_path: Path
+) -> None:
+    fill(recipe, tiny_source, tmp_path, **changes)
+    page = write_report(tmp_path, recipe)
+    assert "<table" in page.read_text()
+    assert picture is None or (page.parent / f"{picture}.png").exists()
+
+
+def test_a_setting_is_marked_where_it_was_run_and_alike_in_every_panel() -> None:
+    recipe = RECIPES["delay"]
+    run = {("none", 5), ("none", 50), ("sign_flip", 50)}
+    cells = [
+        Cell({"settings": cell.complete(), "last": {"ter": 0.3, "published_ter": 0.2}}, {}, {})
+        for cell in recipe.cells()
+        if (cell.attack, cell.max_delay) in run and cell.defense == "secureafl"
+    ]
+    for panel in draw_lines(cells, recipe).axes:
+        assert panel.get_xticks().tolist() == [5.0, 50.0]
+        assert np.asarray(panel.get_lines()[0].get_ydata())[-1] == 0.2  # what our rows are judged by
+
+
+def test_the_list_of_cells_says_whose_they_are() -> None:
+    recipe = RECIPES["delay"]
+    cell = next(cell for cell in recipe.cells() if cell.defense == "zenopp")
+    result = {
+        "settings": cell.complete(),
+        "last": {"ter": 0.3},
+        "detection": {"honest_accepted": 1.0, "malicious_accepted": 0.0},
+        "provenance": {"commit": "0" * 40},
+    }
+    assert "| Zeno++, 5 | No attack |" in provenance(recipe, [result])
+
+
+def test_only_one_rows_uploads_are_drawn_under_its_name() -> None:
+    recipe = RECIPES["main-fashion-mnist"]
+    ours = [cell for cell in recipe.cells() if cell.defense == "secureafl"]
+    cells = [
+        Cell({"settings": cell.complete(), "malicious": [] if cell.attack == "none" else [0]}, {}, columns)
+        for cell in ours
+        if cell.attack in {"none", "sign_flip", "scaling"}
+        for columns in ({}, {"client": np.zeros(1)})
+    ]
+    name, chosen = closely(cells, recipe)
+    assert name == "SecureAFL"
+    assert [cell.settings["attack"] for cell in chosen] == ["sign_flip", "scaling"]
+    literal = [cell for cell in cells if cell.settings["defense_settings"]["correction"] == "raw"]
+    assert closely(literal, recipe)[0] == "SecureAFL, paper's text"
+    assert closely([cell for cell in cells if not cell.arrivals], recipe) == ("", [])
+    assert closely(cells, RECIPES["alpha"])[0] == "SecureAFL, defense_settings.percentile 0.5"
+
+
+def test_the_papers_notation() -> None:
+    table = {"kardam": {"none": 0.17, "scaling": [0.79, 0.92], "min_max": "inf"}}
+    assert paper_text(table, "kardam", "none") == "0.17"
+    assert paper_text(table, "kardam", "scaling") == "0.79/0.92"
+    assert paper_text(table, "kardam", "min_max") == "inf"
+    assert paper_text(table, "kardam", "hold") == ""
+    assert paper_text(None, "kardam", "none") == ""
+
+
+def test_a_report_without_a_sweep_says_what_to_run(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="secureafl lab sweep demo"):
+        write_report(tmp_path, "demo")
+
+
+def test_tables_are_written_for_a_page_and_for_a_paper(tiny_source: Path, tmp_path: Path) -> None:
+    fill("main-fashion-mnist", tiny_source, tmp_path)
+    again = RECIPES["main-fashion-mnist"].cells(seeds=[7], **SMALL, source=str(tiny_source))[0]
+    again = again.model_copy(update={"evaluate_every": 4})
+    run_cell(again, tmp_path / "cells", None, RunSettings())
+    directory = write_report(tmp_path, "main-fashion-mnist").parent
+    table = (directory / "table.md").read_text()
+    assert table.startswith("|  | No attack |")
+    row = next(line for line in table.splitlines() if line.startswith("| AsyncSGD |"))
+    assert "±" in row.split("|")[2]  # another seed of the same cell is found, and counts
+    assert "(0.12)" in row.split("|")[2]
+    assert r"$\pm$" in (directory / "table.tex").read_text()
+    cells = (directory / "cells.md").read_text()
+    assert "`secureafl lab run --defense asyncsgd --seed 7 --set architecture=small-cnn" in cells
+
+
+def test_a_seed_that_was_not_asked_for_counts_once(tmp_path: Path) -> None:
+    cells = {seed: RECIPES["demo"].cells(seeds=[seed])[0] for seed in (2, 0, 1)}
+    for cell in cells.values():
+        directory = tmp_path / "cells" / cell.cell_id()
+        directory.mkdir(parents=True)
+        save_json(directory / RESULT, {"settings": cell.complete()})
+    save_json(tmp_path / "demo.json", {"recipe": "demo", "cells": [cells[seed].cell_id() for seed in (0, 1)]})
+    assert [result["settings"]["seed"] for result in read_sweep(tmp_path, "demo")] == [0, 1, 2]
+
+
+def test_columns_stand_in_the_papers_order_whichever_cell_was_found_first() -> None:
+    found = ("hold", "pgd", "dba", "none")
+    results = [{"settings": {"defense": "asyncsgd", "attack": attack, "defense_settings": {}}} for attack in found]
+    assert arrange(RECIPES["matrix"], results)[0] == ["none", "dba", "pgd", "hold"]
+
+
+def finished(defense: str, ter: float, asr: float, seed: int = 0) -> dict[str, Any]:
+    """What a table needs of a cell under the scaling attack."""
+    settings = {"defense": defense, "attack": "scaling", "defense_settings": {}, "seed": seed}
+    last = {"ter": ter, "asr": asr, "published_ter": ter, "published_asr": asr}
+    return {"settings": settings, "last": last}
+
+
+def test_a_columns_best_is_where_neither_error_nor_backdoor_is_large() -> None:
+    results = [
+        finished("asyncsgd", 0.10, 0.90),  # learns well, with the door open
+        finished("kardam", 0.20, 0.05),
+        finished("basgd", 0.208, 0.05),  # a tie
+        finished("zenopp", 0.212, 0.05),
+    ]
+    _, _, cells = arrange(RECIPES["matrix"], results)
+    assert best_places(cells) == {("kardam", "scaling"), ("basgd", "scaling")}
+    lines = markdown(RECIPES["matrix"], results).splitlines()
+    assert lines[2:] == [
+        "| AsyncSGD | 0.100/0.900 |",
+        "| Kardam | **0.200/0.050** |",
+        "| BASGD | **0.208/0.050** |",
+        "| Zeno++ | 0.212/0.050 |",
+    ]
+
+
+def test_seeds_are_averaged_before_columns_are_compared() -> None:
+    results = [finished("asyncsgd", 0.3, 0.0), finished("asyncsgd", 0.1, 0.0, seed=1), finished("kardam", 0.25, 0.0)]
+    _, _, cells = arrange(RECIPES["matrix"], results)
+    assert best_places(cells) == {("asyncsgd", "scaling")}
+
+
+def test_the_errors_of_a_regression_are_compared_by_share_and_shown_with_three_digits() -> None:
+    def regressed(defense: str, rmse: float) -> dict[str, Any]:
+        settings = {"defense": defense, "attack": "none", "defense_settings": {}, "seed": 0}
+        return {"settings": settings, "last": {"rmse": rmse, "published_rmse": rmse}}
+
+    results = [regressed("asyncsgd", 0.0820), regressed("kardam", 0.0827), regressed("basgd", 0.0850)]
+    _, _, cells = arrange(RECIPES["matrix"], results)
+    assert best_places(cells) == {("asyncsgd", "none"), ("kardam", "none")}
+    assert ours_text(results[:1]) == "0.082"

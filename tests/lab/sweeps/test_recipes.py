@@ -1,0 +1,73 @@
+from typing import Any
+
+import pytest
+
+from secureafl.defenses import PAPER
+from secureafl.errors import SettingsError
+from secureafl.lab.attacks import ATTACKS
+from secureafl.lab.cells.cell import CellSettings
+from secureafl.lab.sweeps.recipes import RECIPES, find_recipe, paper_results, paper_table, row_of, shown_metric
+
+
+def test_every_recipe_has_cells_without_repetition() -> None:
+    for name, recipe in RECIPES.items():
+        cells = recipe.cells()
+        assert len({cell.cell_id() for cell in cells}) == len(cells), name
+
+
+def test_the_main_table_is_the_papers() -> None:
+    recipe = RECIPES["main-fashion-mnist"]
+    places = {(row_of(recipe, cell.complete()), cell.attack) for cell in recipe.cells()}
+    printed = {(row, attack) for row, columns in paper_table(recipe).items() for attack in columns}
+    assert printed <= places
+    assert {row for row, _ in places - printed} == {"secureafl-paper"}
+    assert paper_table(recipe)["secureafl"]["scaling"] == [0.18, 0.07]
+
+
+@pytest.mark.parametrize("name", ["main-udacity", "main-tiny-imagenet", "alpha", "variants"])
+def test_each_figure_of_the_paper_has_its_cell(name: str) -> None:
+    recipe = RECIPES[name]
+    places = {(row_of(recipe, cell.complete()), cell.attack) for cell in recipe.cells()}
+    assert {(row, attack) for row, columns in paper_table(recipe).items() for attack in columns} <= places
+
+
+def test_the_papers_attacks_exist() -> None:
+    attacks = {attack for table in paper_results()["main"].values() for row in table.values() for attack in row}
+    assert attacks - {"none"} <= ATTACKS.keys()
+    assert len(attacks) == 11
+
+
+def test_seeds_and_changes_apply_to_every_cell() -> None:
+    cells = RECIPES["alpha"].cells(range(2), rounds=200, defense_settings={"lead": 0.1})
+    assert len(cells) == 2 * 55
+    assert {cell.evaluate_every for cell in cells} == {10}
+    assert {(cell.defense_settings["percentile"], cell.defense_settings["lead"]) for cell in cells} == {
+        (0.4, 0.1),
+        (0.5, 0.1),
+        (0.6, 0.1),
+        (0.8, 0.1),
+        (0.9, 0.1),
+    }
+
+
+def test_a_misspelt_recipe_is_met_with_the_nearest() -> None:
+    with pytest.raises(SettingsError, match="did you mean 'variants'"):
+        find_recipe("variant")
+
+
+def test_rows_are_told_apart_by_what_differs() -> None:
+    recipe = RECIPES["estimator"]
+    rows = {row_of(recipe, cell.complete()) for cell in recipe.cells()}
+    assert {"secureafl", "secureafl-paper", "secureafl, lead=0.0", "secureafl-paper, correction=none"} <= rows
+    assert len(rows) == 15
+
+
+def test_the_published_average_counts_for_our_secureafl_alone() -> None:
+    def metric(**changes: Any) -> str:
+        return shown_metric(CellSettings(**changes).complete(), "ter")
+
+    assert metric() == "published_ter"
+    assert metric(defense_settings={"lead": 0.0}) == "published_ter"
+    assert metric(defense_settings=dict(PAPER)) == "ter"
+    assert metric(defense_settings={**PAPER, "correction": "none"}) == "ter"
+    assert metric(defense="asyncsgd") == "ter"

@@ -1,0 +1,45 @@
+from pathlib import Path
+
+from tests.server.recorded_runs import LIARS, record
+
+from secureafl.server.record.entries import Entry, Event
+from secureafl.server.review.audit import arrival, client_records, explain
+from secureafl.types import Reason
+
+
+def test_the_least_accepted_come_first_and_counts_add_up(tmp_path: Path) -> None:
+    run = record(tmp_path, 200)
+    records = client_records(run)
+    assert sum(found.arrivals for found in records) == 200
+    assert [found.share_accepted for found in records] == sorted(found.share_accepted for found in records)
+    assert {records[0].client, records[1].client} == {f"client-{k}" for k in LIARS}
+    for found in records:
+        assert found.arrivals == found.accepted + sum(found.rejected.values())
+    run.journal.close()
+
+
+def test_one_verdict_is_explained_in_plain_words(tmp_path: Path) -> None:
+    run = record(tmp_path, 60)
+    rejected = next(e for e in run.journal.entries(Event.ARRIVAL) if e.reason == Reason.CHANGED_TOO_ABRUPTLY)
+    found = arrival(run, rejected.version)
+    assert found is not None
+    text = " ".join(explain(found))
+    assert rejected.client in text
+    assert "It was rejected: since its last accepted update the client changed" in text
+    assert f"{rejected.evidence['lipschitz_factor']:.4g}" in text
+    assert arrival(run, 10_000) is None
+    run.journal.close()
+
+
+def test_what_was_shortened_is_said() -> None:
+    evidence = {"norm": 10.0, "shortened_to": 0.5, "change_shortened_to": 0.25}
+    text = " ".join(explain(Entry(0.0, 1, "a", Event.ARRIVAL, Reason.ACCEPTED, True, evidence)))
+    assert "it counted as 0.5 of its length" in text
+    assert "0.25 of that change counted" in text
+
+
+def test_every_reason_has_words() -> None:
+    for reason in Reason:
+        if reason is not Reason.UNSOLICITED:
+            text = " ".join(explain(Entry(0.0, 1, "a", Event.ARRIVAL, reason, False, {})))
+            assert "The defense's word for it" not in text, reason
