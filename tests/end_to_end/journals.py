@@ -30,5 +30,9 @@ def wait_for(run_dir: Path, condition: Callable[[list[Entry]], bool], timeout: f
         time.sleep(1.0)
 
 
+def refused(rows: list[Entry], client: object) -> list[Entry]:
+    return [row for row in rows if row.event is Event.REFUSED and row.client == str(client)]
+
+
 def arrivals(rows: list[Entry], client: object) -> list[Entry]:
     return [row for row in rows if row.event is Event.ARRIVAL and row.client == str(client)]

@@ -273,9 +273,10 @@ class Stage:
         """Whose turn it was, in order, for clients of one letter."""
         return "".join(row.client for row in self.rows() if row.event is Event.ISSUED)
 
-    def most_in_flight(self) -> int:
+    def most_in_flight(self, without: str = "") -> int:
         """Most tickets that were open at one time."""
-        changes = [1 if row.event is Event.ISSUED else -1 for row in self.rows() if row.ticket is not None]
+        rows = [row for row in self.rows() if row.ticket is not None and row.client != without]
+        changes = [1 if row.event is Event.ISSUED else -1 for row in rows]
         return int(np.cumsum(changes).max())
 
 
@@ -747,6 +748,41 @@ def test_who_was_quarantined_before_is_not_even_welcomed(prepare: Begin) -> None
     assert stage.times(Event.JOINED, "a") == []
     assert stage.times(Event.JOINED, "b") == [0.0]
     assert {client for _, client in stage.carrier.sent} == {"b"}
+
+
+def test_the_run_ends_when_everyone_is_quarantined(begin: Begin) -> None:
+    garbage = sends_after(0.0, Reason.NOT_FINITE)
+    stage = begin({"a": garbage, "b": garbage}, max_refusals=2, discovery_seconds=5.0)
+    stage.advance(20.0)
+    assert stage.federation.stopped
+    [row] = [row for row in stage.federation.journal.entries() if row.event is Event.NO_CLIENTS]
+    assert "all 2 are quarantined" in row.reason
+
+
+def test_the_run_goes_on_while_one_client_is_left(begin: Begin) -> None:
+    stage = begin({"a": sends_after(0.0, Reason.NOT_FINITE), "b": prompt}, max_refusals=2, discovery_seconds=5.0)
+    stage.advance(20.0)
+    assert not stage.federation.stopped
+
+
+# clients that stall
+
+
+def test_clients_that_never_answer_give_their_places_back(begin: Begin) -> None:
+    clients = {"a": pending, "b": pending, "c": prompt, "d": prompt}
+    stage = begin(clients, max_in_flight=2, stall_seconds=10.0)
+    stage.advance(9.0)
+    assert set(stage.issued()) == {"a", "b"}, "until then the limit holds"
+    stage.advance(11.0)
+    assert stage.issued().count("c") > 3
+
+
+def test_a_stalled_client_s_update_still_counts_and_it_takes_no_second_place(begin: Begin) -> None:
+    clients = {"a": sends_after(20.0), "b": sends_after(1.0), "c": sends_after(1.0)}
+    stage = begin(clients, max_in_flight=1, stall_seconds=5.0)
+    stage.advance(60.0)
+    assert any(event is Event.ARRIVAL for _, event in stage.events("a"))
+    assert stage.most_in_flight(without="a") == 1
 
 
 # holding updates back

@@ -133,7 +133,7 @@ def test_a_long_run_stays_quick(tmp_path: Path) -> None:
     write_arrivals(tmp_path, 100_000, clients=tuple(f"client-{k}" for k in range(500)), payload=bytes(4096))
     reader = RunReader(tmp_path)
     assert len(reader.arrivals) == 100_000
-    journal = Journal(tmp_path / "run.db")
+    journal = Journal.open(tmp_path / "run.db")
     append_arrivals(journal, 10, first=100_000)
     read: list[str] = []
     reader.arrivals.add = lambda entry: read.append(entry.client)  # type: ignore[method-assign]

@@ -8,6 +8,7 @@ failure of the server itself, its journal above all, ends the run.
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections import deque
@@ -27,6 +28,8 @@ from secureafl.server.record.entries import Event
 from secureafl.types import Reason, Vector, Verdict
 
 CLOSE_SECONDS = 5.0
+STALLED_AFTER = 4.0  # times as long as is usual
+NUM_WAITS = 101
 
 Handle = TypeVar("Handle")
 """What an engine knows a dispatch by."""
@@ -82,6 +85,7 @@ class Session(Generic[Handle]):
     update: Vector | Reason | None = None  # fetched, but held back for a drawn time
     num_failures: int = 0
     resting: bool = False  # waits before another try, without a place in flight
+    stalled: bool = False  # its place in flight is another's, because its update does not come
 
 
 class SessionPool(Generic[Handle]):
@@ -105,6 +109,7 @@ class SessionPool(Generic[Handle]):
         self._left: dict[str, tuple[float, int]] = {}  # client -> (not before, failures so far)
         self._waiting: deque[Session[Handle]] = deque()  # clients whose turn has not come, with max_in_flight
         self._num_in_flight = 0
+        self._waits: deque[float] = deque(maxlen=NUM_WAITS)  # how long the last updates took
         self._begun = False  # whether enough clients were here
         self._closed = threading.Event()
         self._speeds: dict[str, np.random.Generator] = {}
@@ -155,6 +160,15 @@ class SessionPool(Generic[Handle]):
         self._begun = self._begun or len(present) >= self._pace.min_clients
         if self._begun:
             self._take_in(sorted(present - self._sessions.keys()))
+        self._stop_if_none_is_left(present)
+
+    def _stop_if_none_is_left(self, present: Collection[str]) -> None:
+        """End the run if everyone is quarantined: nobody would ever be asked again."""
+        enough = len(present) >= max(1, self._pace.min_clients)
+        if enough and not self._federation.stopped and all(map(self._federation.quarantined, present)):
+            reason = f"all {len(present)} are quarantined: the model may have diverged, see their refused updates"
+            self._federation.note("", Event.NO_CLIENTS, reason)
+            self._federation.stop()
 
     def _on_death(self, error: BaseException) -> None:
         """A thread that serves clients ends: so does the run."""
@@ -187,8 +201,8 @@ class SessionPool(Generic[Handle]):
         for session in starting:
             self._schedule.put(session)
 
-    def _finish_turn(self, session: Session[Handle] | None, delay: float = 0.0) -> None:
-        """The session's exchange is over: let another client have its place, and queue it again if it goes on."""
+    def _leave_place(self) -> None:
+        """Let another client have a place in flight."""
         with self._lock:
             self._num_in_flight -= 1
             following = self._waiting.popleft() if self._waiting else None
@@ -196,13 +210,21 @@ class SessionPool(Generic[Handle]):
                 self._num_in_flight += 1
         if following is not None:
             self._schedule.put(following)
-        if session is not None:
-            session.assignment, session.handle, session.update = None, None, None
-            if delay > 0.0:
-                session.resting = True  # meanwhile its place is another's
-                self._schedule.put(session, delay)
-            else:
-                self._start_or_queue(session)
+
+    def _finish_turn(self, session: Session[Handle]) -> None:
+        """The session's exchange is over."""
+        if not session.stalled:
+            self._leave_place()
+        session.assignment, session.handle, session.update, session.stalled = None, None, None, False
+
+    def _go_on(self, session: Session[Handle], delay: float = 0.0) -> None:
+        """The session's exchange is over, and it will have another one."""
+        self._finish_turn(session)
+        if delay > 0.0:
+            session.resting = True  # meanwhile its place is another's
+            self._schedule.put(session, delay)
+        else:
+            self._start_or_queue(session)
 
     def _advance(self, session: Session[Handle]) -> None:
         """One step of one session, by whichever worker is free."""
@@ -238,22 +260,38 @@ class SessionPool(Generic[Handle]):
         if update is None:
             if waited > self._settings.ttl_seconds:
                 raise LostError(Event.EXPIRED, f"no update in {waited:.0f} s")
+            if not session.stalled and waited > self._patience():
+                session.stalled = True
+                self._leave_place()
             # look again after a tenth of the time waited so far
             delay = max(self._pace.poll_seconds, 0.1 * waited)
             self._schedule.put(session, min(delay, self._pace.max_poll_seconds))
             return
         session.num_failures = 0
         session.update = update
+        self._waits.append(waited)
         if (delay := self._hold(session.client)) > 0.0:
             self._schedule.put(session, delay)
         else:
             self._hand_in(session, assignment, update)
 
+    def _patience(self) -> float:
+        """How long a client may take before its place in flight becomes another's."""
+        if self._settings.max_in_flight is None:
+            return math.inf
+        longest = self._settings.stall_seconds
+        if not self._waits:
+            return longest
+        return max(STALLED_AFTER * sorted(self._waits)[len(self._waits) // 2], longest / 10.0)
+
     def _hand_in(self, session: Session[Handle], assignment: Assignment, update: Vector | Reason) -> None:
         def judged(done: Future[Verdict]) -> None:
             if done.cancelled() or done.exception() is not None:  # the run is over
                 return
-            self._finish_turn(None if self._federation.quarantined(session.client) else session)
+            if self._federation.quarantined(session.client):
+                self._finish_turn(session)
+            else:
+                self._go_on(session)
 
         self._federation.deliver(assignment, update).add_done_callback(judged)
 
@@ -280,14 +318,14 @@ class SessionPool(Generic[Handle]):
             self._federation.note(session.client, Event.LEFT, f"{session.num_failures} failures in a row")
             self._part(session)
             return
-        self._finish_turn(session, self._back_off(session.num_failures))
+        self._go_on(session, self._back_off(session.num_failures))
 
     def _part(self, session: Session[Handle]) -> None:
         with self._lock:
             num_failures = session.num_failures + 1
             self._left[session.client] = (self._clock() + self._back_off(num_failures), num_failures)
             self._sessions.pop(session.client, None)  # last: discovery reads both without the lock
-        self._finish_turn(None)
+        self._finish_turn(session)
 
     def _on_trouble(self, session: Session[Handle], error: Exception) -> None:
         """A call to the engine failed: give the ticket back and try this client again later."""
@@ -299,7 +337,7 @@ class SessionPool(Generic[Handle]):
             self._on_loss(session, session.assignment, LostError(Event.ENGINE_TROUBLE, describe(error)))
         else:
             self._federation.note(session.client, Event.ENGINE_TROUBLE, describe(error))
-            self._finish_turn(session, self._back_off(1))
+            self._go_on(session, self._back_off(1))
 
     def _back_off(self, num_failures: int) -> float:
         doublings = min(num_failures - 1, 1000)  # a float holds no more

@@ -21,6 +21,7 @@ class Event(StrEnum):
     ENGINE_TROUBLE = "engine-trouble"
     UNSOLICITED = "unsolicited"
     QUARANTINED = "quarantined"
+    NO_CLIENTS = "no-clients"
     LEFT_OUT = "left-out"
     EVALUATION_FAILED = "evaluation-failed"
     SNAPSHOT = "snapshot"
