@@ -82,15 +82,22 @@ def deal(settings: CellSettings, dataset: Dataset) -> list[Indices]:
     if dataset.num_classes is None:
         raise SettingsError(f"partition = {settings.partition!r} deals by class; {settings.dataset} has none")
     classes = np.asarray(labels, np.int64)
+    if settings.held_class is not None:
+        num_holders = len(settings.minority)
+        return partition.minority(classes, num_clients, dataset.num_classes, settings.held_class, num_holders, rng)
     if settings.partition == "dirichlet":
         return partition.dirichlet(classes, num_clients, dataset.num_classes, settings.dirichlet_alpha, rng)
     return partition.fang(classes, num_clients, dataset.num_classes, settings.non_iid, rng)
 
 
 def draw_malicious(settings: CellSettings) -> frozenset[ClientId]:
-    """Who attacks: the first of one shuffled order, so that a larger share adds attackers and exchanges none."""
-    order = stream(settings.seed, "malicious-set").permutation(settings.num_clients)
-    return frozenset(ClientId(int(client)) for client in order[: settings.num_malicious])
+    """Who attacks: the first of one shuffled order, so that a larger share adds attackers and exchanges none.
+
+    The few who hold a class alone are passed over: whether they are learned is what such a run is about.
+    """
+    order = stream(settings.seed, "malicious-set").permutation(settings.num_clients).tolist()
+    eligible = [ClientId(client) for client in order if client not in settings.minority]
+    return frozenset(eligible[: settings.num_malicious])
 
 
 def make_protocol(settings: CellSettings) -> ArrivalProtocol:
