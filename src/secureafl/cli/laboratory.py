@@ -57,7 +57,7 @@ def run(
         str,
         typer.Option(
             help="What one client in five does: none, label_flip, sign_flip, gaussian, scaling, dba, pgd, neurotoxin, "
-            "threedfed, min_max, adaptive, hold or apart."
+            "threedfed, min_max, adaptive, hold, apart, mimic, imitate, flood or whitewash."
         ),
     ] = "none",
     rounds: Annotated[int | None, typer.Option(help="Arrivals; the paper's number by default.")] = None,
