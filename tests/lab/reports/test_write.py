@@ -10,6 +10,7 @@ from tests.lab.tiny import tiny_cell
 
 from secureafl.errors import SettingsError
 from secureafl.files import save_json
+from secureafl.lab.cells.cell import CellSettings
 from secureafl.lab.cells.experiment import RESULT, RunSettings, run_cell
 from secureafl.lab.reports.plots import Cell, draw_cell
 from secureafl.lab.reports.sweep_plots import draw_lines
@@ -22,7 +23,7 @@ from secureafl.lab.reports.tables import (
     provenance,
     recall_markdown,
 )
-from secureafl.lab.reports.write import cell_table, closely, html_recalls, sweep_table, write_report
+from secureafl.lab.reports.write import cell_table, closely, html_recalls, recall_rows, sweep_table, write_report
 from secureafl.lab.sweeps.recipes import RECIPES
 from secureafl.lab.sweeps.sweep import read_sweep
 
@@ -50,11 +51,11 @@ def test_a_cell_ends_with_a_table_and_a_picture(tiny_source: Path, tmp_path: Pat
     text = text_of(cell_table(result))
     assert "attack success rate" in text
     assert "recall of rejections" in text
-    assert "recall of the worst class of the published model" in text
-    assert "worst class of the newest model" in text
-    del result["worst_class"]
-    for name in [name for name in result["final"] if "recall" in name]:  # results of 0.1 have none
-        del result["final"][name]
+    worst = result["worst_class"]["newest"]
+    words = f"recall of the worst class, {worst}, by the newest model, mean of the last evaluations"
+    assert dict(recall_rows(result))[words] == f"{result['last'][f'recall_{worst}']:.3f}"
+    assert "recall of the worst class" in text
+    del result["worst_class"]  # as in results of 0.1
     assert "worst class" not in text_of(cell_table(result))
     picture = draw_cell(tmp_path / cell.cell_id())
     assert picture.read_bytes().startswith(b"\x89PNG")
@@ -223,6 +224,21 @@ def test_the_errors_of_a_regression_are_compared_by_share_and_shown_with_three_d
     _, _, cells = arrange(RECIPES["matrix"], results)
     assert best_places(cells) == {("asyncsgd", "none"), ("kardam", "none")}
     assert ours_text(results[:1]) == "0.082"
+
+
+def test_a_run_with_a_minority_shows_the_recall_of_its_class() -> None:
+    recalls = {f"{prefix}recall_{label}": 0.1 * label for prefix in ("", "published_") for label in range(10)}
+    result = {
+        "settings": CellSettings(partition="minority", minority_class=4).complete(),
+        "last": recalls,
+        "worst_class": {"newest": 0, "published": 4},
+    }
+    shown = [(words.split(",")[0], value) for words, value in recall_rows(result)]
+    assert shown == [
+        ("recall of class 4", "0.400"),  # of the published model it is the worst, too, and stands there once
+        ("recall of the worst class", "0.000"),
+        ("recall of class 4", "0.400"),
+    ]
 
 
 def test_recall_of_the_worst_class_stands_in_a_table_of_its_own() -> None:

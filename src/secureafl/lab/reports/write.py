@@ -54,22 +54,15 @@ def cell_table(result: Result) -> Table:
     table = Table(title=f"{title(settings['defense'])}, {title(settings['attack'])}, {settings['dataset']}")
     table.add_column("what")
     table.add_column("value", justify="right")
-    held = CellSettings(**settings).held_class
-    names = {
-        "ter": "test error rate",
-        "worst_recall": "recall of the worst class",
-        f"recall_{held}": f"recall of class {held}, which a minority holds",
-        "asr": "attack success rate",
-        "rmse": "RMSE",
-    }
+    names = {"ter": "test error rate", "asr": "attack success rate", "rmse": "RMSE"}
     for metric, words in names.items():
-        if metric in result["final"]:  # results of 0.1 have no recall
+        if metric in result["final"]:
             for prefix, model in (("published_", "published model"), ("", "newest model")):
                 name = f"{prefix}{metric}"
                 table.add_row(f"{words} of the {model}, at the end", number(result["final"][name]))
                 table.add_row(f"{words} of the {model}, mean of the last evaluations", number(result["last"][name]))
-    for model, label in result.get("worst_class", {}).items():
-        table.add_row(f"worst class of the {model} model", str(label))
+    for words, value in recall_rows(result):
+        table.add_row(words, value)
     table.add_row("honest uploads accepted", percent(detection["honest_accepted"]))
     if result["malicious"]:
         table.add_row("malicious uploads accepted", percent(detection["malicious_accepted"]))
@@ -79,6 +72,24 @@ def cell_table(result: Result) -> Table:
     table.add_row("server memory", f"{result['server_bytes'] / 1e6:.1f} MB")
     table.add_row("model", result["digests"]["model"][:16])
     return table
+
+
+def recall_rows(result: Result) -> list[tuple[str, str]]:
+    """How well the models know the class that they know least, and the one that a minority holds, if there is one.
+
+    Results of 0.1 have nothing of this.
+    """
+    rows, held = [], CellSettings(**result["settings"]).held_class
+    for model, prefix in (("published", "published_"), ("newest", "")):
+        if (worst := result.get("worst_class", {}).get(model)) is None:
+            continue
+        kinds = {worst: f"the worst class, {worst},"}
+        if held is not None:
+            kinds[held] = f"class {held}, which a minority holds,"
+        for label, words in kinds.items():
+            recall = number(result["last"][f"{prefix}recall_{label}"])
+            rows.append((f"recall of {words} by the {model} model, mean of the last evaluations", recall))
+    return rows
 
 
 def sweep_table(name: str, results: Sequence[Result]) -> Table:
