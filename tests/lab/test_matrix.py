@@ -36,7 +36,8 @@ def test_all_attacks_run_against_all_defenses(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     results = read_sweep(tmp_path, "matrix")
     assert len(results) == len(cells)
-    assert len({result["digests"]["arrivals"] for result in results}) == 1
+    paired = [result for result in results if result["settings"]["attack"] != "flood"]  # which arrives more often
+    assert len({result["digests"]["arrivals"] for result in paired}) == 1
     for result in results:
         name = result["settings"]["attack"]
         assert 0.0 <= float(result["final"]["ter"]) <= 1.0

@@ -57,12 +57,19 @@ def run(
         str,
         typer.Option(
             help="What one client in five does: none, label_flip, sign_flip, gaussian, scaling, dba, pgd, neurotoxin, "
-            "threedfed, min_max, adaptive, hold or apart."
+            "threedfed, min_max, adaptive, hold, apart, mimic, imitate, flood or whitewash."
         ),
     ] = "none",
     rounds: Annotated[int | None, typer.Option(help="Arrivals; the paper's number by default.")] = None,
     seed: Annotated[int, typer.Option(help="All randomness follows from it.")] = 0,
     architecture: Annotated[str | None, typer.Option(help="The model; the paper's by default.")] = None,
+    partition: Annotated[
+        str | None,
+        typer.Option(
+            help="How data are dealt: paper, dirichlet, iid, time-blocks, or minority, where few clients hold a class "
+            "that no one else has."
+        ),
+    ] = None,
     source: Source = None,
     settings: Set = None,
     device: Device = "cpu",
@@ -84,7 +91,7 @@ def run(
     For example: `secureafl lab run --attack scaling --rounds 400 --record runs/lab`
     """
     _check_packages()
-    given: dict[str, Any] = {"rounds": rounds, "architecture": architecture, "source": source}
+    given: dict[str, Any] = {"rounds": rounds, "architecture": architecture, "partition": partition, "source": source}
     chosen = {key: value for key, value in given.items() if value is not None}
     from secureafl.lab.cells.cell import CellSettings
     from secureafl.lab.cells.experiment import RESULT, RunSettings, read_result

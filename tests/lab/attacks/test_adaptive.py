@@ -11,7 +11,17 @@ from tests.support import Quadratic
 from secureafl import ClientId, Machine, MachineSettings, Model, SecureAFL, SecureAFLSettings, Update, Vector, Verdict
 from secureafl.kernels import coordinate_median
 from secureafl.lab.attacks import Adaptive
-from secureafl.lab.attacks.adaptive import Ball, Effect, directions, feasible, ray_candidate, shortened
+from secureafl.lab.attacks.adaptive import (
+    Ball,
+    MeanEffect,
+    MedianEffect,
+    Region,
+    directions,
+    feasible,
+    ray_candidate,
+    region,
+    shortened,
+)
 from secureafl.lab.attacks.attack import View, length
 
 LIARS = frozenset(map(ClientId, (7, 8, 9)))
@@ -71,20 +81,20 @@ def test_median_with_copies_is_the_median(seed: int, num: int, copies: int) -> N
     rows = random_rows(seed, num + 1)
     upload, estimates = rows[0] * 2, rows[1:]
     stacked = np.concatenate([estimates, np.repeat(upload[None], copies, axis=0)])
-    median = Effect(estimates, copies).median(upload.astype(np.float64))
+    median = MedianEffect(estimates, copies).median(upload.astype(np.float64))
     np.testing.assert_allclose(median, coordinate_median(stacked), rtol=1e-6)
 
 
 @given(st.integers(0, 10_000), st.integers(1, 9), st.integers(1, 6))
 def test_median_before_the_attack_has_no_effect(seed: int, num: int, copies: int) -> None:
-    effect = Effect(random_rows(seed, num), copies)
+    effect = MedianEffect(random_rows(seed, num), copies)
     assert effect(effect.before) == 0
 
 
 @given(st.integers(0, 10_000), st.integers(2, 9), st.integers(1, 6))
 def test_effect_does_not_fall_along_a_ray(seed: int, num: int, copies: int) -> None:
     estimates = random_rows(seed, num)
-    effect = Effect(estimates, copies)
+    effect = MedianEffect(estimates, copies)
     for p in directions(estimates, effect.before):
         effects = [effect(effect.before + gamma * p) for gamma in np.linspace(0, 20, 60)]
         assert (np.diff(effects) >= -1e-12).all()
@@ -94,7 +104,7 @@ def test_effect_does_not_fall_along_a_ray(seed: int, num: int, copies: int) -> N
 def test_shortened_ray_keeps_its_effect_and_stays_feasible(seed: int, num: int, copies: int, radius: float) -> None:
     rows = random_rows(seed, num + 1)
     estimates, ball = rows[1:], Ball(rows[0].astype(np.float64), radius)
-    effect = Effect(estimates, copies)
+    effect = MedianEffect(estimates, copies)
     for p in directions(estimates, effect.before):
         candidate = ray_candidate(effect.before, p, ball, 100.0)
         short = shortened(effect, candidate, 0.999, 40)
@@ -123,7 +133,7 @@ def test_effect_is_at_least_0_999_of_the_best_candidate(num_honest: int, *, with
     sent = Adaptive().upload(seen).astype(np.float64)
 
     estimates = np.stack([secure.estimate(ClientId(k), moved.params) for k in range(num_honest)])
-    effect, ball = Effect(estimates, 3), feasible(secure, seen.client, moved.params, 1e-6)
+    effect, ball = MedianEffect(estimates, 3), feasible(secure, seen.client, moved.params, 1e-6)
     assert ball.judged == with_sender
     reach = 10 * max(length(row) for row in estimates)
     candidates = [ray_candidate(effect.before, p, ball, reach).upload for p in directions(estimates, effect.before)]
@@ -181,3 +191,92 @@ def test_nothing_is_random() -> None:
         Adaptive().upload(view(base=moved, model=moved, shadow=secure, rng=np.random.default_rng(s))) for s in (1, 2)
     ]
     np.testing.assert_array_equal(uploads[0], uploads[1])
+
+
+class Open(SecureAFL):
+    """SecureAFL that tells beforehand how much would count, and who would be one of a group."""
+
+    longest, furthest = 4.0, 0.5
+
+    def __init__(self, dim: int, **settings: Any) -> None:
+        super().__init__(dim, SecureAFLSettings.paper(**settings))
+        self.asked: list[Vector] = []
+        self.alike = False
+
+    def limits(self, client: ClientId) -> tuple[float, float]:
+        return self.longest, self.furthest
+
+    def would_be_alike(self, client: ClientId, delta: Vector) -> bool:
+        self.asked.append(delta)
+        return self.alike
+
+
+def open_shadow(**settings: Any) -> tuple[Open, Model]:
+    """Knows five honest clients and the sender, whose reference is 3 long."""
+    problem, secure, rng = Quadratic(num_clients=10, dim=131), Open(131, **settings), np.random.default_rng(2)
+    model = Model(0, np.zeros(131, np.float32))
+    for version in range(16):
+        model = Model(version, model.params + 0.1 * rng.normal(size=131).astype(np.float32))
+        delta = problem.noisy_gradient(version % 5, model.params, rng)
+        client = ClientId(version % 5 if version < 15 else 8)
+        secure.step(Update(client, model, delta if client < 8 else delta * np.float32(3 / length(delta))), model)
+    return secure, Model(40, model.params + np.float32(0.5))
+
+
+def test_an_upload_keeps_to_the_limits_within_which_it_counts_in_full() -> None:
+    secure, model = open_shadow()
+    reference = secure.history.last_delta(ClientId(8))
+    assert secure.allowance(ClientId(8), model.params) > 1.0  # the filter alone would let more pass
+    sent = Adaptive().upload(view(base=model, model=model, shadow=secure))
+    assert length(sent - reference) == pytest.approx(0.5, rel=1e-4)  # and it goes to the end of it
+    secure.furthest, secure.longest = 10.0, 3.2
+    sent = Adaptive().upload(view(base=model, model=model, shadow=secure))
+    assert length(sent) <= 3.2
+    assert length(sent - reference) > 0.5
+
+
+def test_a_region_of_two_balls_by_hand() -> None:
+    here = Region(Ball(np.array([3.0, 0.0]), 2.0), Ball(np.zeros(2), 2.0))
+    right = np.array([1.0, 0.0])
+    assert here.interval(np.zeros(2), right) == (
+        1.0,
+        2.0,
+    )  # from 1, where the first begins, to 2, where the second ends
+    assert here.interval(np.zeros(2), -right) is None
+    assert Region(here.near, Ball(np.zeros(2), 0.5)).interval(np.zeros(2), right) is None  # they do not meet
+    np.testing.assert_allclose(here.project(np.array([9.0, 0.0])), [2.0, 0.0])
+    found = here.project(np.array([1.0, 5.0]))
+    assert length(found) <= 2.0 + 1e-6
+    assert length(found - here.centre) <= 2.0 + 1e-6
+
+
+def test_who_would_be_one_of_a_group_sends_its_honest_gradient() -> None:
+    secure, model = open_shadow()
+    secure.longest = secure.furthest = 1e6
+    seen = view(base=model, model=model, shadow=secure, gradient=secure.history.last_delta(ClientId(8)) * 1.01)
+    harmful = Adaptive().upload(seen)
+    assert len(secure.asked) == 5  # every candidate
+    secure.alike = True
+    sent = Adaptive().upload(seen)
+    assert (sent != harmful).any()
+    np.testing.assert_allclose(sent, seen.gradient, rtol=1e-5)
+
+
+def test_the_mean_with_copies_is_the_mean() -> None:
+    estimates = random_rows(0, 6)
+    upload = random_rows(1, 1)[0].astype(np.float64)
+    stacked = np.concatenate([estimates, np.repeat(upload[None], 3, axis=0)])
+    moved = length(stacked.mean(axis=0) - estimates.mean(axis=0, dtype=np.float64))
+    assert MeanEffect(estimates, 3)(upload) == pytest.approx(moved, rel=1e-6)
+
+
+def test_against_a_mean_the_feasible_point_furthest_from_it_is_best() -> None:
+    secure, model = open_shadow(aggregate="mean")
+    seen = view(base=model, model=model, shadow=secure)
+    sent = Adaptive().upload(seen).astype(np.float64)
+    estimates = np.stack([secure.estimate(ClientId(k), model.params) for k in range(5)])
+    effect, here = MeanEffect(estimates, 3), region(secure, ClientId(8), model.params, 1e-6)
+    rays = [ray_candidate(effect.before, p, here, 1e3).upload for p in directions(estimates, effect.before)]
+    best = max(effect(one) for one in [*rays, here.centre, here.project(-seen.gradient.astype(np.float64))])
+    assert effect(sent) >= 0.999 * best * (1 - 1e-5)
+    assert isinstance(here, Region)

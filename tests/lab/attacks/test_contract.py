@@ -12,7 +12,7 @@ from secureafl.lab.attacks import ATTACKS, Attack, build_attack
 from secureafl.lab.attacks.attack import View
 
 NAMES = list(ATTACKS)
-RANDOM = {"gaussian", "threedfed"}
+RANDOM = {"gaussian", "threedfed", "whitewash"}
 
 
 def build(name: str) -> Attack:
@@ -27,10 +27,11 @@ def snapshot(seen: View) -> list[Any]:
 def test_names() -> None:
     assert [
         *("label_flip", "sign_flip", "gaussian", "min_max", "adaptive", "hold"),
-        *("scaling", "dba", "pgd", "neurotoxin", "threedfed", "apart"),
+        *("scaling", "dba", "pgd", "neurotoxin", "threedfed", "apart", "mimic"),
+        *("imitate", "flood", "whitewash"),
     ] == NAMES
     assert [n for n in NAMES if ATTACKS[n].is_backdoor] == [
-        *("scaling", "dba", "pgd", "neurotoxin", "threedfed", "apart")
+        *("scaling", "dba", "pgd", "neurotoxin", "threedfed", "apart", "mimic")
     ]
 
 

@@ -3,7 +3,8 @@ import shlex
 import pytest
 
 from secureafl.errors import SettingsError
-from secureafl.lab.cells.cell import CellSettings
+from secureafl.lab.cells.build import draw_malicious
+from secureafl.lab.cells.cell import OF_MINORITY, CellSettings
 from secureafl.lab.sweeps.recipes import RECIPES
 from secureafl.settings import read_assignments
 
@@ -35,6 +36,14 @@ def test_a_run_is_evaluated_twenty_times_but_a_short_one_not_as_often() -> None:
         ({"dataset": "udacity", "attack": "scaling"}, "needs classes"),
         ({"protocol_settings": {"jitter": 0.0}}, "'paper' has no settings"),
         ({"roundz": 3}, "did you mean 'rounds'"),
+        ({"minority_share": 0.2}, "set partition = 'minority'"),
+        ({"partition": "minority", "minority_share": 0.001}, "of 50 clients are 0"),
+        ({"partition": "minority", "minority_class": 10}, "classes run from 0 to 9"),
+        ({"partition": "minority", "dataset": "udacity"}, "udacity has none"),
+        (
+            {"partition": "minority", "minority_share": 0.6, "malicious_fraction": 0.5, "attack": "sign_flip"},
+            "only 20 are outside the minority",
+        ),
     ],
 )
 def test_a_mistake_is_named(settings: dict[str, object], message: str) -> None:
@@ -49,6 +58,27 @@ def test_the_id_depends_on_what_decides_the_result() -> None:
     assert CellSettings(defense_settings={"percentile": 0.5}).cell_id() == plain.cell_id()  # spelt out, but the default
     assert CellSettings(seed=1).cell_id() != plain.cell_id()
     assert CellSettings(defense_settings={"percentile": 0.6}).cell_id() != plain.cell_id()
+
+
+def test_a_minority_is_part_of_the_id_of_its_own_partition_alone() -> None:
+    """The digest is what 0.1.0 named this cell by, when there was no such partition."""
+    asyncsgd = CellSettings(defense="asyncsgd")
+    assert asyncsgd.cell_id() == "fashion-mnist-asyncsgd-none-f88e64fa78e3"
+    assert not set(OF_MINORITY) & asyncsgd.complete().keys()
+    few, more = (CellSettings(partition="minority", minority_share=share) for share in (0.1, 0.2))
+    assert len({CellSettings().cell_id(), few.cell_id(), more.cell_id()}) == 3
+    assert few.minority == {45, 46, 47, 48, 49}
+    assert (few.held_class, asyncsgd.held_class, asyncsgd.minority) == (9, None, frozenset())
+
+
+def test_those_who_hold_a_class_alone_are_honest() -> None:
+    for seed in range(5):
+        plain = CellSettings(attack="sign_flip", seed=seed)
+        cell = CellSettings(attack="sign_flip", seed=seed, partition="minority")
+        malicious = draw_malicious(cell)
+        assert len(malicious) == 10
+        assert not malicious & cell.minority
+        assert draw_malicious(plain) - cell.minority <= malicious  # the same ones, and others for those passed over
 
 
 def test_defenses_are_told_what_the_cell_knows() -> None:

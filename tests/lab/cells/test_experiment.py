@@ -10,6 +10,7 @@ from tests.lab.tiny import tiny_cell
 
 from secureafl.lab.attacks import ATTACKS
 from secureafl.lab.cells import results
+from secureafl.lab.cells.build import build
 from secureafl.lab.cells.experiment import CellStatus, RunSettings, read_result, run_cell
 from secureafl.lab.simulation.task import Task
 from secureafl.server.record.run import repeat
@@ -52,6 +53,21 @@ def test_a_cell_leaves_its_result_curves_and_arrivals(tiny_source: Path, tmp_pat
     assert pq.read_table(directory / "arrivals.parquet").num_rows == 30
     assert [status.done for status in seen] == list(range(1, 31))
     assert len(result["malicious"]) == 2
+
+
+def test_a_result_has_the_recall_of_every_class_and_names_the_worst(tiny_source: Path, tmp_path: Path) -> None:
+    cell = tiny_cell(tiny_source, partition="minority", minority_class=3)
+    result = run_cell(cell, tmp_path)
+    for prefix in ("", "published_"):
+        recalls = [result["final"][f"{prefix}recall_{label}"] for label in range(10)]
+        assert 1.0 - sum(recalls) / 10 == pytest.approx(result["final"][f"{prefix}ter"])  # ten test images of each
+        assert result["final"][f"{prefix}worst_recall"] == min(recalls)
+    last = [result["last"][f"recall_{label}"] for label in range(10)]
+    assert last[result["worst_class"]["newest"]] == min(last)
+    curves = pq.read_table(tmp_path / cell.cell_id() / "curves.parquet")
+    assert {"recall_3", "published_recall_3", "worst_recall"} <= set(curves["metric"].to_pylist())
+    shards, labels = build(cell).simulation.data.shards, build(cell).dataset.train_y
+    assert {int(label) for label in labels[shards[7]]} == {3}
 
 
 def test_the_same_seed_gives_the_same_model_and_another_seed_another(tiny_source: Path, tmp_path: Path) -> None:

@@ -49,6 +49,13 @@ def test_a_model_of_nan_predicts_nothing() -> None:
     assert scores.largest_class_share(logits) == 0.0
 
 
+def test_recall_by_class() -> None:
+    logits = one_hot([0, 1, 1, 0], num_classes=4)
+    np.testing.assert_array_equal(scores.class_recalls(logits, LABELS, 4), [0.5, 1.0, 0.0, np.nan])
+    logits[2] = np.nan  # argmax would say 0; nothing is recognised
+    assert scores.class_recalls(logits, LABELS, 4)[1] == 0.0
+
+
 def test_success_needs_an_image_to_turn() -> None:
     with pytest.raises(SettingsError, match="undefined"):
         scores.attack_success_rate(one_hot([0, 0]), np.array([0, 0]), target_label=0)

@@ -5,7 +5,7 @@ import pytest
 
 from secureafl.errors import SettingsError
 from secureafl.lab.arrays import Indices
-from secureafl.lab.data import dirichlet, fang, iid, time_blocks
+from secureafl.lab.data import dirichlet, fang, iid, minority, time_blocks
 from secureafl.lab.data.partition import client_groups
 from secureafl.lab.streams import stream
 
@@ -24,6 +24,7 @@ def labels(num_classes: int = 10) -> Indices:
         lambda rng: fang(labels(), 1, 10, 0.5, rng),
         lambda rng: dirichlet(labels(), 20, 10, 0.5, rng),
         lambda rng: iid(NUM_SAMPLES, 50, rng),
+        lambda rng: minority(labels(), 50, 10, 9, 5, rng),
         lambda _: time_blocks(NUM_SAMPLES, 7),
     ],
 )
@@ -95,6 +96,14 @@ def test_iid_and_time_blocks_are_near_equal() -> None:
     assert [part.tolist() for part in time_blocks(7, 3)] == [[0, 1, 2], [3, 4], [5, 6]]
 
 
+def test_a_minority_holds_one_class_and_only_that() -> None:
+    classes = np.array([0, 1, 2, 1, 0, 1, 0, 2, 0, 1, 1])  # two of class 0 for each of two others, five of class 1
+    parts = minority(classes, 4, 3, 1, 2, stream(9, "partition"))
+    assert [sorted(classes[part]) for part in parts[2:]] == [[1, 1, 1], [1, 1]]
+    assert sorted(np.concatenate(parts[:2])) == [0, 2, 4, 6, 7, 8]
+    assert [len(part) for part in parts] == [3, 3, 3, 2]
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
@@ -104,6 +113,9 @@ def test_iid_and_time_blocks_are_near_equal() -> None:
         (lambda rng: fang(labels().astype(np.float32), 5, 9, 0.5, rng), "class number"),
         (lambda rng: dirichlet(labels(), 5, 10, 0.0, rng), "concentration = 0"),
         (lambda rng: iid(3, 4, rng), "num_clients = 4"),
+        (lambda rng: minority(labels(), 50, 10, 10, 5, rng), "held_class = 10"),
+        (lambda rng: minority(labels(), 50, 10, 9, 50, rng), "num_holders = 50"),
+        (lambda rng: minority(np.array([0, 0, 0, 1]), 4, 2, 1, 2, rng), "num_clients = 2: 1 samples"),
     ],
 )
 def test_impossible_settings_are_named(call: Callable[[np.random.Generator], object], message: str) -> None:

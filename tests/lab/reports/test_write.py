@@ -10,11 +10,20 @@ from tests.lab.tiny import tiny_cell
 
 from secureafl.errors import SettingsError
 from secureafl.files import save_json
+from secureafl.lab.cells.cell import CellSettings
 from secureafl.lab.cells.experiment import RESULT, RunSettings, run_cell
 from secureafl.lab.reports.plots import Cell, draw_cell
 from secureafl.lab.reports.sweep_plots import draw_lines
-from secureafl.lab.reports.tables import arrange, best_places, markdown, ours_text, paper_text, provenance
-from secureafl.lab.reports.write import cell_table, closely, sweep_table, write_report
+from secureafl.lab.reports.tables import (
+    arrange,
+    best_places,
+    markdown,
+    ours_text,
+    paper_text,
+    provenance,
+    recall_markdown,
+)
+from secureafl.lab.reports.write import cell_table, closely, html_recalls, recall_rows, sweep_table, write_report
 from secureafl.lab.sweeps.recipes import RECIPES
 from secureafl.lab.sweeps.sweep import read_sweep
 
@@ -42,6 +51,12 @@ def test_a_cell_ends_with_a_table_and_a_picture(tiny_source: Path, tmp_path: Pat
     text = text_of(cell_table(result))
     assert "attack success rate" in text
     assert "recall of rejections" in text
+    worst = result["worst_class"]["newest"]
+    words = f"recall of the worst class, {worst}, by the newest model, mean of the last evaluations"
+    assert dict(recall_rows(result))[words] == f"{result['last'][f'recall_{worst}']:.3f}"
+    assert "recall of the worst class" in text
+    del result["worst_class"]  # as in results of 0.1
+    assert "worst class" not in text_of(cell_table(result))
     picture = draw_cell(tmp_path / cell.cell_id())
     assert picture.read_bytes().startswith(b"\x89PNG")
     assert picture.with_suffix(".pdf").read_bytes().startswith(b"%PDF")
@@ -209,3 +224,33 @@ def test_the_errors_of_a_regression_are_compared_by_share_and_shown_with_three_d
     _, _, cells = arrange(RECIPES["matrix"], results)
     assert best_places(cells) == {("asyncsgd", "none"), ("kardam", "none")}
     assert ours_text(results[:1]) == "0.082"
+
+
+def test_a_run_with_a_minority_shows_the_recall_of_its_class() -> None:
+    recalls = {f"{prefix}recall_{label}": 0.1 * label for prefix in ("", "published_") for label in range(10)}
+    result = {
+        "settings": CellSettings(partition="minority", minority_class=4).complete(),
+        "last": recalls,
+        "worst_class": {"newest": 0, "published": 4},
+    }
+    shown = [(words.split(",")[0], value) for words, value in recall_rows(result)]
+    assert shown == [
+        ("recall of class 4", "0.400"),  # of the published model it is the worst, too, and stands there once
+        ("recall of the worst class", "0.000"),
+        ("recall of class 4", "0.400"),
+    ]
+
+
+def test_recall_of_the_worst_class_stands_in_a_table_of_its_own() -> None:
+    recipe = RECIPES["demo"]
+    asyncsgd = next(cell for cell in recipe.cells() if (cell.defense, cell.attack) == ("asyncsgd", "sign_flip"))
+    ours = next(cell for cell in recipe.cells() if (cell.defense, cell.attack) == ("secureafl", "none"))
+    results = [
+        {"settings": cell.complete(), "last": {"ter": 0.3, "worst_recall": 0.25, "published_worst_recall": 0.5}}
+        for cell in (asyncsgd, ours)
+    ]
+    lines = recall_markdown(recipe, results).splitlines()
+    assert lines[0] == "|  | No attack | Sign flip |"
+    assert lines[2:] == ["| AsyncSGD |  | 0.250 |", "| SecureAFL | 0.500 |  |"]  # what counts for each
+    assert "0.250" in html_recalls(recipe, results)
+    assert html_recalls(recipe, [{**result, "last": {"ter": 0.3}} for result in results]) == ""  # results of 0.1

@@ -4,7 +4,15 @@ import numpy as np
 import pytest
 
 from secureafl import Machine, MachineSettings, build_defense
-from secureafl.lab.simulation.protocols import ArrivalProtocol, PaperProtocol, VirtualTimeProtocol, VirtualTimeSettings
+from secureafl.errors import SettingsError
+from secureafl.lab.simulation.protocols import (
+    ArrivalProtocol,
+    Haste,
+    PaperProtocol,
+    VirtualTimeProtocol,
+    VirtualTimeSettings,
+)
+from secureafl.types import ClientId
 
 Rows = list[tuple[int, int]]
 DELTA = np.ones(3, np.float32)
@@ -100,6 +108,36 @@ def test_late_clients_come_later() -> None:
 @pytest.mark.parametrize("speed", ["constant", "uniform", "lognormal", "pareto"])
 def test_average_duration_is_one(speed: str) -> None:
     assert np.mean(virtual(4000, speed=speed).durations) == pytest.approx(1.0, abs=0.1)
+
+
+def test_a_hasty_client_of_the_paper_protocol_answers_more_often_and_the_others_as_before() -> None:
+    haste = Haste(frozenset({ClientId(2)}), 0.1)
+    plain, hasty = PaperProtocol(5, 9, seed=0), PaperProtocol(5, 9, seed=0, haste=haste)
+    usual, rows = (arrivals(protocol, machine_for(protocol, 5), 3000) for protocol in (plain, hasty))
+    count = sum(client == 2 for client, _ in rows)
+    share = 10 / (10 + 4)  # ten answers while each of four others gives one
+    assert abs(count - 3000 * share) < 4 * np.sqrt(3000 * share * (1 - share))
+    assert {delay for client, delay in rows if client == 2} == {0}
+    others = [(before, now) for before, now in zip(usual, rows, strict=True) if now[0] != 2]
+    assert all(before == now for before, now in others)
+    assert len(others) > 600
+
+
+def test_a_duration_of_one_is_no_haste() -> None:
+    haste = Haste(frozenset({ClientId(2)}), 1.0)
+    plain, unhurried = PaperProtocol(5, 9, seed=0), PaperProtocol(5, 9, seed=0, haste=haste)
+    assert arrivals(plain, machine_for(plain, 5), 200) == arrivals(unhurried, machine_for(unhurried, 5), 200)
+    with pytest.raises(SettingsError, match="duration = 2"):
+        PaperProtocol(5, 9, seed=0, haste=Haste(haste.clients, 2.0))
+
+
+def test_a_hasty_client_in_virtual_time() -> None:
+    settings = VirtualTimeSettings(speed="constant", jitter=0.0)
+    protocol = VirtualTimeProtocol(3, settings, 0, Haste(frozenset({ClientId(1)}), 0.25))
+    rows = arrivals(protocol, machine_for(protocol, 3), 60)
+    counts = Counter(client for client, _ in rows)
+    assert protocol.durations == [1.0, 0.25, 1.0]
+    assert counts[1] == pytest.approx(40, abs=1)  # four of six
 
 
 def test_virtual_time_goes_on_from_saved_state() -> None:

@@ -12,7 +12,7 @@ from secureafl.lab.attacks.attack import Stateless, TriggerView, View
 from secureafl.lab.simulation.protocols import PaperProtocol
 from secureafl.lab.simulation.simulate import Attacker, ClientData, Simulation
 from secureafl.layout import Layout
-from secureafl.types import ClientId, Vector
+from secureafl.types import ClientId, Vector, Verdict
 
 NUM_CLIENTS, DIM = 4, 3
 
@@ -44,6 +44,21 @@ class Recorder(Stateless):
     def upload(self, view: View) -> Vector:
         self.views.append(view)
         return np.full(DIM, np.nan, np.float32)
+
+
+class Renaming(Recorder):
+    """Takes a new name after each upload, and keeps what honest clients sent."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.watched: list[tuple[ClientId, Vector]] = []
+
+    def leaves_name(self, verdict: Verdict) -> bool:
+        assert verdict.reason == "not-finite"  # what the client was told
+        return True
+
+    def watch(self, client: ClientId, upload: Vector) -> None:
+        self.watched.append((client, upload.copy()))
 
 
 def simulation(defense: str = "asyncsgd", attack: Recorder | None = None, needs_shadow: bool = False) -> Simulation:
@@ -98,6 +113,46 @@ def test_a_malicious_client_sees_everything_and_what_it_sends_counts() -> None:
     assert view.benign_gradients is not None
     assert set(view.benign_gradients()) == {0, 2}
     assert set(view.uploads) == {0, 1, 2, 3}
+
+
+def test_a_client_that_leaves_its_name_is_a_new_one_with_its_old_data() -> None:
+    attack, plain = Renaming(), simulation(attack=Recorder())
+    run = simulation(attack=attack)
+    for _ in range(40):
+        plain.step()
+        run.step()
+    names = [view.client for view in attack.views]
+    assert len(set(names)) == len(names) > 10  # no name is used twice
+    assert len(run.machine.roster) == NUM_CLIENTS + len(names)
+    assert names[-1] in attack.views[-1].malicious
+    assert attack.views[-1].malicious & {0, 2} == set()
+    assert set(attack.views[-1].uploads) <= {0, 2}  # what left names sent is not kept
+    assert run.trace.arrivals_sha256() == plain.trace.arrivals_sha256()  # the same clients and samples
+    assert {int(value) for view in attack.views for value in view.draw_batch().y} == {1, 3}
+
+
+def test_who_watches_sees_each_honest_upload() -> None:
+    attack = Renaming()
+    run = simulation(attack=attack)
+    for _ in range(40):
+        run.step()
+    clients = run.trace.columns()["client"].tolist()
+    assert [client for client, _ in attack.watched] == [client for client in clients if client in {0, 2}]
+    client, upload = attack.watched[0]
+    np.testing.assert_allclose(upload, np.full(DIM, -float(client)), atol=1e-6)  # w - k at w = 0
+
+
+def test_names_are_saved() -> None:
+    run = simulation("secureafl", Renaming())
+    for _ in range(15):
+        run.step()
+    restored = simulation("secureafl", Renaming())
+    restored.load_state_dict(run.state_dict())
+    for _ in range(15):
+        run.step()
+        restored.step()
+    assert restored.machine.roster == run.machine.roster
+    assert restored.trace.arrivals_sha256() == run.trace.arrivals_sha256()
 
 
 def test_the_shadow_is_the_real_defense_or_a_copy_fed_on_demand() -> None:

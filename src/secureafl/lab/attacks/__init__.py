@@ -1,4 +1,4 @@
-"""Every attack, one file each, under one interface: the published methods, and two written for this laboratory.
+"""Every attack, one file each, under one interface: the published methods, and those written for this laboratory.
 
 `ATTACKS` names them; `build_attack` makes one from a name and plain settings.
 """
@@ -13,15 +13,19 @@ from secureafl.lab.attacks.adaptive import Adaptive, AdaptiveSettings
 from secureafl.lab.attacks.apart import Apart, ApartSettings
 from secureafl.lab.attacks.attack import Attack, Batch, View
 from secureafl.lab.attacks.dba import DBA, DBASettings
+from secureafl.lab.attacks.flood import Flood, FloodSettings
 from secureafl.lab.attacks.gaussian import Gaussian, GaussianSettings
 from secureafl.lab.attacks.hold import Hold, HoldSettings
+from secureafl.lab.attacks.imitate import Imitate, ImitateSettings
 from secureafl.lab.attacks.label_flip import LabelFlip, LabelFlipSettings
+from secureafl.lab.attacks.mimic import Mimic, MimicSettings
 from secureafl.lab.attacks.min_max import MinMax, MinMaxSettings
 from secureafl.lab.attacks.neurotoxin import Neurotoxin, NeurotoxinSettings
 from secureafl.lab.attacks.pgd import PGD, PGDSettings
 from secureafl.lab.attacks.scaling import Scaling, ScalingSettings
 from secureafl.lab.attacks.sign_flip import SignFlip, SignFlipSettings
 from secureafl.lab.attacks.threedfed import ThreeDFed, ThreeDFedSettings
+from secureafl.lab.attacks.whitewash import Whitewash, WhitewashSettings
 from secureafl.settings import Settings, nearest
 
 
@@ -51,6 +55,10 @@ ATTACKS: Mapping[str, AttackEntry] = {
     "neurotoxin": AttackEntry(Neurotoxin, NeurotoxinSettings, is_backdoor=True, needs_classes=True),
     "threedfed": AttackEntry(ThreeDFed, ThreeDFedSettings, is_backdoor=True, needs_classes=True),
     "apart": AttackEntry(Apart, ApartSettings, is_backdoor=True, needs_classes=True),
+    "mimic": AttackEntry(Mimic, MimicSettings, is_backdoor=True, needs_classes=True),
+    "imitate": AttackEntry(Imitate, ImitateSettings),
+    "flood": AttackEntry(Flood, FloodSettings),
+    "whitewash": AttackEntry(Whitewash, WhitewashSettings),
 }
 """Every attack by name."""
 
@@ -75,12 +83,18 @@ __all__ = [
     "AttackEntry",
     "Batch",
     "DBASettings",
+    "Flood",
+    "FloodSettings",
     "Gaussian",
     "GaussianSettings",
     "Hold",
     "HoldSettings",
+    "Imitate",
+    "ImitateSettings",
     "LabelFlip",
     "LabelFlipSettings",
+    "Mimic",
+    "MimicSettings",
     "MinMax",
     "MinMaxSettings",
     "Neurotoxin",
@@ -93,5 +107,7 @@ __all__ = [
     "ThreeDFed",
     "ThreeDFedSettings",
     "View",
+    "Whitewash",
+    "WhitewashSettings",
     "build_attack",
 ]

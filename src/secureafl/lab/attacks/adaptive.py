@@ -6,15 +6,18 @@ now and w_i the reference's base model:
 
     feasible   |m - a| <= r = (1 - margin) q |w_b - w_i|          passes the filter
                |m| <= G                                           where there is no filter yet
-    c          median of the honest clients' estimates
-    J(m)       | median(honest estimates and f copies of m) - c |
+               |m - a| <= usual change, |m| <= usual length       counts in full, where the defense has such limits
+    c          median of the honest clients' estimates, or their mean where the defense takes the mean
+    J(m)       | median(honest estimates and f copies of m) - c |, or with the mean in both places
 
 Copies, because an accepted upload stays in the sender's slot, and f such slots fill up. Candidates are the furthest
-feasible points of the rays c + gamma p, p in { -sign c, -c/|c|, -std of the estimates }; where a ray misses the ball,
-the point of the ball nearest to far along it; the reference itself, which always passes; and the reversed gradient,
-brought into the ball. Those that would cost the sender its vote, as one against the consensus, are left out; if none
-remains it sends its honest gradient, and waits. The best one on a ray is drawn back to the smallest gamma that keeps
-0.999 of J. Nothing is random.
+feasible points of the rays c + gamma p, p in { -sign c, -c/|c|, -std of the estimates }; where a ray misses the region,
+the point of the region nearest to far along it; the reference itself, which always passes; and the reversed gradient,
+brought into the region. Those that would cost the sender its vote are left out: as one against the consensus, or, where
+the defense says so beforehand, as one of a group that is too much alike. If none remains it sends its honest gradient,
+and waits. The best one on a ray is drawn back to the smallest gamma that keeps 0.999 of J. Nothing is random.
+
+A budget of steps is no limit here: its clients answer at the usual pace, and within it.
 
 The median with f copies needs no copies: each of its order statistics is m held between two of the honest values.
 
@@ -25,6 +28,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from pydantic import Field
@@ -33,6 +37,10 @@ from secureafl.defenses import SecureAFL
 from secureafl.lab.attacks.attack import Float, Stateless, View, length, may_diverge
 from secureafl.settings import Settings
 from secureafl.types import ClientId, Vector
+
+MEDIAN_LIKE = {"median", "trimmed_mean"}
+"""Ways to make one step of all votes that few copies cannot move beyond what others sent."""
+NUM_PROJECTIONS = 20
 
 
 class AdaptiveSettings(Settings):
@@ -46,6 +54,22 @@ class AdaptiveSettings(Settings):
     """Halvings in the search for the shortest such ray. [A]"""
     reach: float = Field(10.0, gt=0.0)
     """How far along a ray that misses the ball one looks, in lengths of the longest estimate. [A]"""
+
+
+@runtime_checkable
+class HasLimits(Protocol):
+    """A defense that can tell how much of an update would count."""
+
+    def limits(self, client: ClientId) -> tuple[float, float]:
+        """The longest update of this client that counts in full, and the furthest from its last one."""
+
+
+@runtime_checkable
+class CountsGroups(Protocol):
+    """A defense that can tell whose votes it would take away as those of a group."""
+
+    def would_be_alike(self, client: ClientId, delta: Vector) -> bool:
+        """Whether this update would make its sender one of too many who are alike."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -73,7 +97,60 @@ class Ball:
         return (max(0.0, (-b - math.sqrt(discriminant)) / a), last) if last >= 0.0 else None
 
 
-class Effect:
+@dataclass(frozen=True, slots=True, eq=False)
+class Region:
+    """Uploads that will pass and count in full: a ball around the reference, and one around zero."""
+
+    near: Ball
+    short: Ball
+
+    @property
+    def centre(self) -> Float:
+        return self.near.centre
+
+    @property
+    def judged(self) -> bool:
+        return self.near.judged
+
+    def project(self, point: Float) -> Float:
+        """A point of both balls near this one; of the first alone, where they do not meet."""
+        point = self.near.project(point)
+        for _ in range(NUM_PROJECTIONS):
+            if length(point) <= self.short.radius:
+                break
+            point = self.near.project(self.short.project(point))
+        return point
+
+    def interval(self, origin: Float, p: Float) -> tuple[float, float] | None:
+        """The gammas >= 0 with origin + gamma p in both balls, or None."""
+        near, short = self.near.interval(origin, p), self.short.interval(origin, p)
+        if near is None or short is None or max(near[0], short[0]) > min(near[1], short[1]):
+            return None
+        return max(near[0], short[0]), min(near[1], short[1])
+
+
+class Effect(Protocol):
+    """J: how far f copies of an upload move what the honest estimates give, c."""
+
+    @property
+    def before(self) -> Float:
+        """c."""
+
+    def __call__(self, upload: Float) -> float: ...
+
+
+class MeanEffect:
+    """J where votes are averaged: n estimates and f copies of m give c + f / (n + f) (m - c)."""
+
+    def __init__(self, estimates: Vector, num_copies: int) -> None:
+        self.before: Float = estimates.mean(axis=0, dtype=np.float64)
+        self._share = num_copies / (len(estimates) + num_copies)
+
+    def __call__(self, upload: Float) -> float:
+        return self._share * length(upload - self.before)
+
+
+class MedianEffect:
     """J: how far f copies of an upload move the median of the honest estimates, c."""
 
     def __init__(self, estimates: Vector, num_copies: int) -> None:
@@ -117,7 +194,7 @@ class Candidate:
     interval: tuple[float, float] = (0.0, 0.0)
 
 
-def ray_candidate(origin: Float, p: Float, ball: Ball, reach: float) -> Candidate:
+def ray_candidate(origin: Float, p: Float, ball: Ball | Region, reach: float) -> Candidate:
     """The furthest feasible point of a ray, or what is nearest to far along it."""
     interval = ball.interval(origin, p)
     if interval is None:
@@ -146,6 +223,24 @@ def feasible(shadow: SecureAFL, client: ClientId, base: Vector, margin: float) -
     return Ball(shadow.history.last_delta(client).astype(np.float64), (1.0 - margin) * radius)
 
 
+def region(shadow: SecureAFL, client: ClientId, base: Vector, margin: float) -> Ball | Region:
+    """What would pass and count in full, as far as the defense tells."""
+    near = feasible(shadow, client, base, margin)
+    if not isinstance(shadow, HasLimits):
+        return near
+    longest, furthest = shadow.limits(client)
+    if client in shadow.history:
+        near = Ball(near.centre, min(near.radius, (1.0 - margin) * furthest), near.judged)
+    return Region(near, Ball(np.zeros(len(base)), (1.0 - margin) * longest))
+
+
+def effect_of(shadow: SecureAFL, estimates: Vector, num_copies: int) -> Effect:
+    """What copies of an upload do to the step that this defense makes of all votes."""
+    if shadow.settings.aggregate in MEDIAN_LIKE:
+        return MedianEffect(estimates, num_copies)
+    return MeanEffect(estimates, num_copies)
+
+
 class Adaptive(Stateless):
     """Looks into the server and answers with the worst it will take."""
 
@@ -154,22 +249,22 @@ class Adaptive(Stateless):
 
     @may_diverge
     def upload(self, view: View) -> Vector:
-        ball = feasible(view.shadow, view.client, view.base.params, self.settings.margin)
+        ball = region(view.shadow, view.client, view.base.params, self.settings.margin)
         reverse = Candidate(ball.project(-view.gradient.astype(np.float64)))
         honest = np.array([client not in view.malicious for client in view.shadow.history.clients], np.bool_)
         if not honest.any():
             return self._rounded(view, ball, reverse.upload)
         estimates = view.shadow.estimates(view.model.params)[honest]
-        effect = Effect(estimates, len(view.malicious))
+        effect = effect_of(view.shadow, estimates, len(view.malicious))
         reach = self.settings.reach * max(length(row) for row in estimates)
         rays = [ray_candidate(effect.before, p, ball, reach) for p in directions(estimates, effect.before)]
         candidates = [*rays, Candidate(ball.centre), reverse]
-        accepted = [candidate for candidate in candidates if not _opposes(view, candidate)]
+        accepted = [candidate for candidate in candidates if not _loses_vote(view, candidate)]
         harmless = Candidate(ball.project(view.gradient.astype(np.float64)))
         best = max(accepted or [harmless], key=lambda candidate: effect(candidate.upload))
         return self._rounded(view, ball, shortened(effect, best, self.settings.keep, self.settings.num_bisections))
 
-    def _rounded(self, view: View, ball: Ball, upload: Float) -> Vector:
+    def _rounded(self, view: View, ball: Ball | Region, upload: Float) -> Vector:
         """The upload in float32, drawn towards the ball's centre until the server's own arithmetic lets it pass."""
         offset, share = upload - ball.centre, max(self.settings.margin, 1e-7)
         while share < 1.0:
@@ -180,9 +275,12 @@ class Adaptive(Stateless):
         return np.asarray(ball.centre, np.float32)
 
 
-def _opposes(view: View, candidate: Candidate) -> bool:
+def _loses_vote(view: View, candidate: Candidate) -> bool:
     """Whether sending this would cost the client its vote."""
-    return view.shadow.would_oppose(view.client, candidate.upload.astype(np.float32))
+    shadow, sent = view.shadow, candidate.upload.astype(np.float32)
+    if shadow.would_oppose(view.client, sent):
+        return True
+    return isinstance(shadow, CountsGroups) and shadow.would_be_alike(view.client, sent)
 
 
 def _passes(view: View, sent: Vector) -> bool:

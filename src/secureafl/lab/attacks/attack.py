@@ -20,7 +20,7 @@ from secureafl.defenses import SecureAFL
 from secureafl.errors import SettingsError
 from secureafl.lab.arrays import Images, Labels
 from secureafl.layout import Layout
-from secureafl.types import Array, ClientId, Model, StateDict, Vector
+from secureafl.types import Array, ClientId, Model, StateDict, Vector, Verdict
 
 Float: TypeAlias = npt.NDArray[np.float64]
 """An array of wide floats, for the maths between two uploads."""
@@ -87,7 +87,7 @@ class View:
     uploads: Mapping[ClientId, Vector]
     """The last upload of every client heard of, malicious ones included."""
     malicious: frozenset[ClientId]
-    """Who else is in it; `client` is one of them."""
+    """Who else is in it, under all their names; `client` is one of them."""
     shadow: SecureAFL
     """SecureAFL itself, or a copy fed with all uploads when another defense runs. Read only."""
     trigger: TriggerView
@@ -122,6 +122,31 @@ class Attack(Protocol):
 
     def load_state_dict(self, state: Mapping[str, Array]) -> None:
         """Take over what `state_dict` of an equally configured object returned."""
+
+
+@runtime_checkable
+class ChoosesPace(Protocol):
+    """An attack whose clients answer sooner than others, and so more often."""
+
+    @property
+    def job_duration(self) -> float:
+        """How long a malicious client takes for an answer, in units of the usual client's time: above 0, up to 1."""
+
+
+@runtime_checkable
+class ChangesNames(Protocol):
+    """An attack whose clients come back under new names."""
+
+    def leaves_name(self, verdict: Verdict) -> bool:
+        """Whether a malicious client that was told this is a new one when it comes back."""
+
+
+@runtime_checkable
+class Watches(Protocol):
+    """An attack that learns from all that honest clients send, and not only from their last uploads."""
+
+    def watch(self, client: ClientId, upload: Vector) -> None:
+        """See what an honest client sent; called for each such arrival. The vector belongs to others: copy it."""
 
 
 class Stateless:

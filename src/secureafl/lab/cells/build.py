@@ -13,11 +13,17 @@ from secureafl.defenses import build_defense
 from secureafl.errors import SettingsError
 from secureafl.lab.arrays import Indices
 from secureafl.lab.attacks import ATTACKS, build_attack
-from secureafl.lab.attacks.attack import Batch
+from secureafl.lab.attacks.attack import Batch, ChoosesPace
 from secureafl.lab.cells.cell import CellSettings
 from secureafl.lab.cells.recorder import Recorder
 from secureafl.lab.data import Dataset, Trigger, load, partition
-from secureafl.lab.simulation.protocols import ArrivalProtocol, PaperProtocol, VirtualTimeProtocol, VirtualTimeSettings
+from secureafl.lab.simulation.protocols import (
+    ArrivalProtocol,
+    Haste,
+    PaperProtocol,
+    VirtualTimeProtocol,
+    VirtualTimeSettings,
+)
 from secureafl.lab.simulation.simulate import Attacker, ClientData, Simulation
 from secureafl.lab.simulation.task import Task
 from secureafl.lab.simulation.trusted_data import draw_trusted, make_reference, make_scorer
@@ -56,7 +62,8 @@ def build(
     malicious = draw_malicious(settings)
     trigger = Trigger.draw(dataset.image_shape[0], stream(settings.seed, "trigger"))
     data = ClientData(dataset.train_x, dataset.train_y, shards, settings.batch_size)
-    protocol = make_protocol(settings)
+    attacker = make_attacker(settings, malicious, trigger)
+    protocol = make_protocol(settings, haste_of(attacker))
     machine = make_machine(settings, task, data, protocol)
     recorder = Recorder(machine, settings, record) if record is not None else None
     simulation = Simulation(
@@ -66,7 +73,7 @@ def build(
         server=recorder,
         protocol=protocol,
         seed=settings.seed,
-        attacker=make_attacker(settings, malicious, trigger),
+        attacker=attacker,
         clock=clock,
     )
     return Laboratory(settings, dataset, task, trigger, malicious, simulation, recorder)
@@ -82,22 +89,36 @@ def deal(settings: CellSettings, dataset: Dataset) -> list[Indices]:
     if dataset.num_classes is None:
         raise SettingsError(f"partition = {settings.partition!r} deals by class; {settings.dataset} has none")
     classes = np.asarray(labels, np.int64)
+    if settings.held_class is not None:
+        num_holders = len(settings.minority)
+        return partition.minority(classes, num_clients, dataset.num_classes, settings.held_class, num_holders, rng)
     if settings.partition == "dirichlet":
         return partition.dirichlet(classes, num_clients, dataset.num_classes, settings.dirichlet_alpha, rng)
     return partition.fang(classes, num_clients, dataset.num_classes, settings.non_iid, rng)
 
 
 def draw_malicious(settings: CellSettings) -> frozenset[ClientId]:
-    """Who attacks: the first of one shuffled order, so that a larger share adds attackers and exchanges none."""
-    order = stream(settings.seed, "malicious-set").permutation(settings.num_clients)
-    return frozenset(ClientId(int(client)) for client in order[: settings.num_malicious])
+    """Who attacks: the first of one shuffled order, so that a larger share adds attackers and exchanges none.
+
+    The few who hold a class alone are passed over: whether they are learned is what such a run is about.
+    """
+    order = stream(settings.seed, "malicious-set").permutation(settings.num_clients).tolist()
+    eligible = [ClientId(client) for client in order if client not in settings.minority]
+    return frozenset(eligible[: settings.num_malicious])
 
 
-def make_protocol(settings: CellSettings) -> ArrivalProtocol:
+def haste_of(attacker: Attacker | None) -> Haste | None:
+    """Who answers sooner than others do, if the attack has them do so."""
+    if attacker is None or not isinstance(attacker.attack, ChoosesPace):
+        return None
+    return Haste(attacker.malicious, attacker.attack.job_duration)
+
+
+def make_protocol(settings: CellSettings, haste: Haste | None = None) -> ArrivalProtocol:
     if settings.protocol == "paper":
-        return PaperProtocol(settings.num_clients, settings.max_delay, settings.seed)
+        return PaperProtocol(settings.num_clients, settings.max_delay, settings.seed, haste)
     clocks = VirtualTimeSettings(**settings.protocol_settings)
-    return VirtualTimeProtocol(settings.num_clients, clocks, settings.seed)
+    return VirtualTimeProtocol(settings.num_clients, clocks, settings.seed, haste)
 
 
 def make_machine(settings: CellSettings, task: Task, data: ClientData, protocol: ArrivalProtocol) -> Machine:

@@ -47,6 +47,9 @@ MIN_EVALUATE_EVERY = 50
 NOT_THE_RESULT = {"source"}
 """Settings that say where something is found, not what comes out: no part of a cell's identity."""
 
+OF_MINORITY = ("minority_share", "minority_class")
+"""Settings of one partition, no part of the others' identity: cells that were run before it existed keep theirs."""
+
 
 class CellSettings(Settings):
     """One run: who learns what, who lies how, and who defends. [P] marks the paper's values, [A] ours.
@@ -92,12 +95,17 @@ class CellSettings(Settings):
     """The server's learning rate. [P]"""
     average_over: int = Field(200, ge=1)
     """Versions that the published model is averaged over; the newest alone is evaluated too. [A]"""
-    partition: Literal["paper", "dirichlet", "iid", "time-blocks"] = "paper"
-    """How data are dealt to clients. [P: by class groups; Udacity is unlike by nature]"""
+    partition: Literal["paper", "dirichlet", "iid", "time-blocks", "minority"] = "paper"
+    """How data are dealt to clients. [P: by class groups; Udacity is unlike by nature] `minority`: a few clients hold
+    all samples of one class and no others; they are honest, and the rest share the other classes at random. [A]"""
     non_iid: float = Field(0.5, gt=0.0, le=1.0)
     """`paper`: chance that a sample goes to its class's own group of clients. [P]"""
     dirichlet_alpha: float = Field(0.5, gt=0.0)
     """`dirichlet`: the smaller, the more unlike the clients. [A]"""
+    minority_share: float = Field(0.1, gt=0.0, lt=1.0)
+    """`minority`: share of clients that hold the class. They are the last ones by number. [A]"""
+    minority_class: int | None = Field(None, ge=0)
+    """`minority`: which class; None for the last. [A]"""
     num_trusted: int = Field(100, ge=1)
     """Clean samples at the server, drawn from all clients' data, for defenses that need some. [P]"""
     target_label: int = Field(0, ge=0)
@@ -139,6 +147,7 @@ class CellSettings(Settings):
             raise SettingsError(f"attack {self.attack!r} needs classes; {self.dataset} is a regression")
         if self.protocol == "paper" and self.protocol_settings:
             raise SettingsError(f"protocol 'paper' has no settings; found {', '.join(self.protocol_settings)}")
+        self._check_minority()
         self.complete()  # a misspelt setting of a defense is found here, not hours later
         return self
 
@@ -146,6 +155,20 @@ class CellSettings(Settings):
     def num_malicious(self) -> int:
         """How many clients attack."""
         return round(self.malicious_fraction * self.num_clients)
+
+    @property
+    def minority(self) -> frozenset[int]:
+        """Clients that hold the class which no one else has; nobody unless `partition` is `minority`."""
+        if self.partition != "minority":
+            return frozenset()
+        return frozenset(range(self.num_clients - round(self.minority_share * self.num_clients), self.num_clients))
+
+    @property
+    def held_class(self) -> int | None:
+        """The class that only the minority has; None without a minority."""
+        if self.partition != "minority" or self.num_classes is None:
+            return None
+        return self.num_classes - 1 if self.minority_class is None else self.minority_class
 
     @property
     def num_classes(self) -> int | None:
@@ -158,6 +181,8 @@ class CellSettings(Settings):
     def complete(self) -> dict[str, Any]:
         """All settings as JSON, also those of defense, attack and protocol that were left at their defaults."""
         values = self.model_dump(mode="json")
+        if self.partition != "minority":
+            values = {key: value for key, value in values.items() if key not in OF_MINORITY}
         values["defense_settings"] = self._complete(DEFENSES[self.defense].settings, self.defense_settings)
         if self.attack != "none":
             values["attack_settings"] = self._complete(ATTACKS[self.attack].settings, self.attack_settings)
@@ -170,6 +195,29 @@ class CellSettings(Settings):
         decisive = {key: value for key, value in self.complete().items() if key not in NOT_THE_RESULT}
         digest = hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()[:12]
         return f"{self.dataset}-{self.defense}-{self.attack}-{digest}"
+
+    def _check_minority(self) -> None:
+        """Whether there is a class to hold, someone to hold it, and enough others to attack."""
+        if self.partition != "minority":
+            for name in OF_MINORITY:
+                if getattr(self, name) != type(self).model_fields[name].default:
+                    raise SettingsError(f"{name} = {getattr(self, name)} does nothing: set partition = 'minority'")
+            return
+        if self.num_classes is None:
+            raise SettingsError(f"partition = 'minority' deals by class; {self.dataset} has none")
+        if self.minority_class is not None and self.minority_class >= self.num_classes:
+            raise SettingsError(f"minority_class = {self.minority_class}: classes run from 0 to {self.num_classes - 1}")
+        holders, others = len(self.minority), self.num_clients - len(self.minority)
+        if holders == 0 or others == 0:
+            raise SettingsError(
+                f"minority_share = {self.minority_share} of {self.num_clients} clients are {holders}: some must hold "
+                "the class, and some must not"
+            )
+        if self.attack != "none" and self.num_malicious > others:
+            raise SettingsError(
+                f"malicious_fraction = {self.malicious_fraction} of {self.num_clients} clients are "
+                f"{self.num_malicious}, and only {others} are outside the minority, which is honest"
+            )
 
     def _complete(self, cls: type[Settings], given: Mapping[str, Any]) -> dict[str, Any]:
         """The settings of a part. What the cell knows already, every defense is told, as the paper's server is."""
@@ -192,7 +240,7 @@ class CellSettings(Settings):
         if self.seed:
             words.append(f"--seed {self.seed}")
         for name, value in given.items():
-            if name in {"seed", *NOT_THE_RESULT} or value == usual[name]:
+            if name in {"seed", *NOT_THE_RESULT} or value == usual.get(name, type(self).model_fields[name].default):
                 continue
             if isinstance(value, Mapping):
                 changes = {key: inner for key, inner in value.items() if usual[name].get(key) != inner}

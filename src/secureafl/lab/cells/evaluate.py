@@ -1,4 +1,7 @@
-"""How the present model of a cell does: TER and ASR, or RMSE; and, if asked, how far SecureAFL's estimates are off."""
+"""How the present model of a cell does: TER, recall by class and ASR, or RMSE.
+
+If asked, also how far SecureAFL's estimates are off.
+"""
 
 from __future__ import annotations
 
@@ -29,6 +32,9 @@ def score(lab: Laboratory, params: Vector) -> dict[str, float]:
         found = {"rmse": scores.root_mean_squared_error(outputs, y)}
     else:
         found = {"ter": scores.error_rate(outputs, y), "largest_class": scores.largest_class_share(outputs)}
+        recalls = scores.class_recalls(outputs, y, lab.task.num_classes)
+        found |= {f"recall_{label}": float(recall) for label, recall in enumerate(recalls)}
+        found["worst_recall"] = float(np.nanmin(recalls))
         if settings.attack != "none" and ATTACKS[settings.attack].is_backdoor:
             marked = lab.task.predict(params, x, lab.trigger.apply)
             found["asr"] = scores.attack_success_rate(marked, y, settings.target_label)

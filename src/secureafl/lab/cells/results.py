@@ -64,6 +64,7 @@ def summary(
         "settings": lab.settings.complete(),
         "final": dict(evaluations[-1].metrics),
         "last": last_mean(evaluations),
+        "worst_class": worst_classes(last_mean(evaluations)),
         "detection": detection_summary(columns, malicious, lab.settings.num_clients),
         "reasons": count_reasons(simulation.trace.reasons, columns, malicious),
         "lipschitz": {
@@ -75,6 +76,7 @@ def summary(
             "model": hashlib.sha256(simulation.machine.model.params.astype("<f4").tobytes()).hexdigest(),
             "arrivals": simulation.trace.arrivals_sha256(),
         },
+        "num_names": len(simulation.machine.roster),
         "server_bytes": sum(array.nbytes for array in simulation.machine.state_dict().values()),
         "dim": lab.task.dim,
         "timing": timing(lab, resumed_at),
@@ -88,6 +90,20 @@ def last_mean(evaluations: Sequence[CellEvaluation]) -> dict[str, float]:
     return {name: float(np.mean([metrics[name] for metrics in last])) for name in last[-1]}
 
 
+def worst_classes(metrics: Mapping[str, float]) -> dict[str, int]:
+    """The class that the newest and the published model recognise least; empty for a regression."""
+    found = {}
+    for model, prefix in (("newest", "recall_"), ("published", "published_recall_")):
+        recalls = {
+            int(name.removeprefix(prefix)): value
+            for name, value in metrics.items()
+            if name.startswith(prefix) and not math.isnan(value)
+        }
+        if recalls:
+            found[model] = min(recalls, key=lambda label: recalls[label])
+    return found
+
+
 def detection_summary(
     columns: Mapping[str, npt.NDArray[Any]], malicious: npt.NDArray[Any], num_clients: int
 ) -> dict[str, Any]:
@@ -95,6 +111,8 @@ def detection_summary(
     accepted, clients = columns["accepted"], columns["client"]
     found = scores.detection(accepted, malicious)
     return {
+        "num_honest": int(np.sum(~malicious)),
+        "num_malicious": int(np.sum(malicious)),
         "precision": found.precision,
         "recall": found.recall,
         "honest_accepted": share(accepted[~malicious]),

@@ -40,6 +40,16 @@ def error_rate(logits: Outputs, labels: Labels) -> float:
     return float(np.mean(predicted_classes(logits) != labels))
 
 
+def class_recalls(logits: Outputs, labels: Labels, num_classes: int) -> npt.NDArray[np.float64]:
+    """(z,) of each class, the share of its samples that are recognised; NaN for a class without a sample."""
+    _check(logits, labels)
+    recognised = predicted_classes(logits) == labels
+    counts = np.bincount(labels, minlength=num_classes)
+    recalls = np.full(num_classes, np.nan)
+    np.divide(np.bincount(labels, recognised, num_classes), counts, out=recalls, where=counts > 0)
+    return recalls
+
+
 def attack_success_rate(logits: Outputs, labels: Labels, target_label: int) -> float:
     """ASR: share of triggered images that are taken for the target.
 

@@ -5,7 +5,7 @@ For `flwr_datasets` there is `FangPartitioner` in `secureafl.lab.data.flower_par
 
 from secureafl.lab.data.catalogue import DATASETS, DatasetRecipe
 from secureafl.lab.data.loading import ENVIRONMENT_VARIABLE, Dataset, LabelKind, load
-from secureafl.lab.data.partition import dirichlet, fang, iid, time_blocks
+from secureafl.lab.data.partition import dirichlet, fang, iid, minority, time_blocks
 from secureafl.lab.data.trigger import Trigger
 
 __all__ = [
@@ -19,5 +19,6 @@ __all__ = [
     "fang",
     "iid",
     "load",
+    "minority",
     "time_blocks",
 ]

@@ -8,6 +8,9 @@ uniformly drawn client of that group.
 Departure: with more classes than clients there are not enough groups, so Z = min(z, n) of them are made and class q is
 at home in group q mod Z.
 
+`minority` is ours: a few clients hold all samples of one class and nothing else, and the others share the rest. Whoever
+leaves out these clients leaves out their class.
+
 All functions return one sorted array of row numbers per client, and draw only from the generator they are given.
 """
 
@@ -89,6 +92,30 @@ def dirichlet(
         f"{_MAX_DIRICHLET_DRAWS} Dirichlet deals of {len(labels)} samples to {num_clients} clients all left one with "
         f"fewer than {min_size}: raise concentration = {concentration} or lower the number of clients"
     )
+
+
+def minority(
+    labels: npt.NDArray[np.int64],
+    num_clients: int,
+    num_classes: int,
+    held_class: int,
+    num_holders: int,
+    rng: np.random.Generator,
+) -> list[Indices]:
+    """The last `num_holders` clients share the samples of `held_class`, the others all other samples, at random.
+
+    Within either part, sizes differ by at most one.
+    """
+    _check_labels(labels, num_classes)
+    if not 0 <= held_class < num_classes:
+        raise SettingsError(f"held_class = {held_class}: classes run from 0 to {num_classes - 1}")
+    if not 1 <= num_holders < num_clients:
+        raise SettingsError(f"num_holders = {num_holders}: 1 to {num_clients - 1} of {num_clients} clients can be few")
+    held, others = (rng.permutation(np.flatnonzero(mine)) for mine in (labels == held_class, labels != held_class))
+    _check_clients(num_holders, len(held))
+    _check_clients(num_clients - num_holders, len(others))
+    parts = [*np.array_split(others, num_clients - num_holders), *np.array_split(held, num_holders)]
+    return [np.sort(part) for part in parts]
 
 
 def time_blocks(num_samples: int, num_clients: int) -> list[Indices]:

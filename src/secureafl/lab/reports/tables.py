@@ -88,6 +88,23 @@ def markdown(recipe: Recipe, results: Sequence[Result], value: Value = counted) 
     return "\n".join(lines) + "\n"
 
 
+def recalls(recipe: Recipe, results: Sequence[Result]) -> tuple[list[str], list[str], dict[Place, str]]:
+    """Columns, rows, and the recall of the worst class at every place, of the model that counts."""
+    attacks, rows, cells = arrange(recipe, results)
+    texts = dict.fromkeys(itertools.product(rows, attacks), "")
+    for place, found in cells.items():
+        texts[place] = _spread([counted(result, "worst_recall") for result in found], 3)
+    return attacks, rows, texts
+
+
+def recall_markdown(recipe: Recipe, results: Sequence[Result]) -> str:
+    """The recall of the worst class, laid out as the recipe's table."""
+    attacks, rows, texts = recalls(recipe, results)
+    lines = [_row(["", *(title(attack) for attack in attacks)]), _row(["---"] * (1 + len(attacks)))]
+    lines += [_row([title(row), *(texts[row, attack] for attack in attacks)]) for row in rows]
+    return "\n".join(lines) + "\n"
+
+
 def latex(recipe: Recipe, results: Sequence[Result]) -> str:
     """The same as a LaTeX tabular, for booktabs."""
     attacks, rows, texts = _filled(recipe, results, counted, r"\textbf{{{}}}")

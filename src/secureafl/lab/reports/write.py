@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 from rich.table import Table
 
 from secureafl.errors import SettingsError
+from secureafl.lab.cells.cell import CellSettings
 from secureafl.lab.reports.page import PAGE
 from secureafl.lab.reports.plots import Cell, read_cell, save, title
 from secureafl.lab.reports.sweep_plots import (
@@ -35,6 +36,8 @@ from secureafl.lab.reports.tables import (
     paper_text,
     provenance,
     published,
+    recall_markdown,
+    recalls,
 )
 from secureafl.lab.sweeps.recipes import Recipe, find_recipe, paper_table, row_of
 from secureafl.lab.sweeps.sweep import CELLS, read_sweep
@@ -58,6 +61,8 @@ def cell_table(result: Result) -> Table:
                 name = f"{prefix}{metric}"
                 table.add_row(f"{words} of the {model}, at the end", number(result["final"][name]))
                 table.add_row(f"{words} of the {model}, mean of the last evaluations", number(result["last"][name]))
+    for words, value in recall_rows(result):
+        table.add_row(words, value)
     table.add_row("honest uploads accepted", percent(detection["honest_accepted"]))
     if result["malicious"]:
         table.add_row("malicious uploads accepted", percent(detection["malicious_accepted"]))
@@ -67,6 +72,24 @@ def cell_table(result: Result) -> Table:
     table.add_row("server memory", f"{result['server_bytes'] / 1e6:.1f} MB")
     table.add_row("model", result["digests"]["model"][:16])
     return table
+
+
+def recall_rows(result: Result) -> list[tuple[str, str]]:
+    """How well the models know the class that they know least, and the one that a minority holds, if there is one.
+
+    Results of 0.1 have nothing of this.
+    """
+    rows, held = [], CellSettings(**result["settings"]).held_class
+    for model, prefix in (("published", "published_"), ("newest", "")):
+        if (worst := result.get("worst_class", {}).get(model)) is None:
+            continue
+        kinds = {worst: f"the worst class, {worst},"}
+        if held is not None:
+            kinds[held] = f"class {held}, which a minority holds,"
+        for label, words in kinds.items():
+            recall = number(result["last"][f"{prefix}recall_{label}"])
+            rows.append((f"recall of {words} by the {model} model, mean of the last evaluations", recall))
+    return rows
 
 
 def sweep_table(name: str, results: Sequence[Result]) -> Table:
@@ -106,6 +129,7 @@ def write_report(out_dir: Path, name: str) -> Path:
             f'<figure id="{stem}"><img alt="{html.escape(caption)}" src="data:image/png;base64,{image}">'
             f"<figcaption>{html.escape(caption)}</figcaption></figure>"
         )
+    body.append(html_recalls(recipe, results))
     body.append(html_details(results))
     directory.mkdir(parents=True, exist_ok=True)
     write_tables(recipe, cells, directory)
@@ -124,6 +148,8 @@ def write_tables(recipe: Recipe, cells: Sequence[Cell], directory: Path) -> None
         (directory / "table.tex").write_text(latex(recipe, results))
         (directory / "table-published.md").write_text(markdown(recipe, results, published))
         (directory / "table-newest.md").write_text(markdown(recipe, results, newest))
+        if recalled := [result for result in results if "worst_recall" in result["last"]]:
+            (directory / "table-recall.md").write_text(recall_markdown(recipe, recalled))
     (directory / "cells.md").write_text(provenance(recipe, results))
 
 
@@ -214,6 +240,19 @@ def time_table(recipe: Recipe, results: Sequence[Result]) -> str:
         ]
         lines.append(f"<tr><th>{title(settings['defense'])}</th>{data(shown)}</tr>")
     return "".join(lines) + "</tbody></table>"
+
+
+def html_recalls(recipe: Recipe, results: Sequence[Result]) -> str:
+    """How well each model knows the class that it knows least, of those cells that measured it."""
+    recalled = [result for result in results if "worst_recall" in result["last"]]
+    if not recalled or recipe.layout in {"time", "error"}:
+        return ""
+    attacks, rows, texts = recalls(recipe, recalled)
+    lines = ["<h2>Recall of the worst class</h2>", head(["", *(html.escape(title(attack)) for attack in attacks)])]
+    for row in rows:
+        lines.append(f"<tr><th>{html.escape(title(row))}</th>{data([texts[row, attack] for attack in attacks])}</tr>")
+    note = "Of all classes, the smallest share of test images that were recognised: mean of the last five evaluations."
+    return "".join(lines) + f"</tbody></table><p>{note}</p>"
 
 
 def html_details(results: Sequence[Result]) -> str:

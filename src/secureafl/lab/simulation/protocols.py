@@ -1,7 +1,8 @@
 """Who answers next, and for which model: the paper's random protocol, and one in virtual time.
 
 Both only issue and pick tickets of a server; what is uploaded is not their business. No draw depends on the defense
-or the attack, so runs that differ only in those see the same arrivals.
+or the attack, so runs that differ only in those see the same arrivals. The exception is an attack whose clients answer
+in haste: its arrivals come beside those of the others.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Literal, NamedTuple, Protocol
 import numpy as np
 from pydantic import Field
 
-from secureafl.errors import SecureAFLError
+from secureafl.errors import SecureAFLError, SettingsError
 from secureafl.lab.streams import stream
 from secureafl.server import Ticket
 from secureafl.settings import Settings
@@ -33,6 +34,13 @@ class Server(Protocol):
     def issue(self, client: ClientId, version: int | None = None) -> Ticket: ...
     def withdraw(self, number: int) -> None: ...
     def receive(self, number: int, delta: Vector) -> Verdict: ...
+
+
+class Haste(NamedTuple):
+    """Clients that answer sooner than others do: each job takes them `duration` of the usual client's time."""
+
+    clients: frozenset[ClientId]
+    duration: float
 
 
 class ArrivalProtocol(Protocol):
@@ -57,12 +65,18 @@ class PaperProtocol:
 
     Its draws depend on the seed and the round alone, so there is no state to save. They are made in blocks, because
     opening a stream takes longer than drawing from it.
+
+    Whose jobs take a share h of the usual time answers 1 / h times as often as others do, and for versions h times as
+    old. Such arrivals take the place of some, drawn by lot; the others stay who and what they were.
     """
 
-    def __init__(self, num_clients: int, max_delay: int, seed: int) -> None:
+    def __init__(self, num_clients: int, max_delay: int, seed: int, haste: Haste | None = None) -> None:
         self._num_clients = num_clients
         self._max_delay = max_delay
         self._seed = seed
+        self._hasty = sorted(haste.clients) if haste is not None else []
+        self._duration = haste.duration if haste is not None else 1.0
+        self._share_replaced = _share_replaced(len(self._hasty), num_clients, self._duration)
         self._block = -1
         self._clients: list[int] = []
         self._delays: list[float] = []
@@ -78,14 +92,38 @@ class PaperProtocol:
             self._block = block
             self._clients = stream(self._seed, "select", block).integers(self._num_clients, size=DRAWN_AT_ONCE).tolist()
             self._delays = stream(self._seed, "delay", block).random(DRAWN_AT_ONCE).tolist()
+            if self._hasty:
+                self._hurry(block)
         num_versions = min(present, self._max_delay) + 1
         return server.issue(ClientId(self._clients[place]), present - int(self._delays[place] * num_versions))
+
+    def _hurry(self, block: int) -> None:
+        """Put arrivals of the hasty in the place of some, and shorten the delays of all of theirs."""
+        lots = stream(self._seed, "haste", block)
+        replaced = lots.random(DRAWN_AT_ONCE) < self._share_replaced
+        chosen = lots.integers(len(self._hasty), size=DRAWN_AT_ONCE)
+        for place in range(DRAWN_AT_ONCE):
+            if replaced[place]:
+                self._clients[place] = self._hasty[chosen[place]]
+            if self._clients[place] in self._hasty:
+                self._delays[place] *= self._duration
 
     def state_dict(self) -> StateDict:
         return {}
 
     def load_state_dict(self, state: Mapping[str, Array]) -> None:
         """Nothing to load."""
+
+
+def _share_replaced(num_hasty: int, num_clients: int, duration: float) -> float:
+    """Share of evenly drawn arrivals to give to the hasty, so that each answers 1 / duration times as often as others.
+
+    Of k hasty among n:  k / h : (n - k) shall be s + (1 - s) k / n : (1 - s) (n - k) / n.
+    """
+    if not 0.0 < duration <= 1.0:
+        raise SettingsError(f"duration = {duration}: above 0, and 1 at most, which is the usual client's")
+    extra = num_hasty * (1.0 / duration - 1.0)
+    return extra / (num_clients + extra)
 
 
 class VirtualTimeSettings(Settings):
@@ -135,7 +173,7 @@ class VirtualTimeProtocol:
     A client that has answered asks again at once. The clock is virtual: nothing waits.
     """
 
-    def __init__(self, num_clients: int, settings: VirtualTimeSettings, seed: int) -> None:
+    def __init__(self, num_clients: int, settings: VirtualTimeSettings, seed: int, haste: Haste | None = None) -> None:
         self._settings = settings
         self._seed = seed
         self._now = 0.0
@@ -144,6 +182,9 @@ class VirtualTimeProtocol:
         self._num_jobs = [0] * num_clients
         self._events: list[_Event] = []
         self.durations = draw_durations(num_clients, settings, seed)
+        if haste is not None:
+            for hasty in haste.clients:
+                self.durations[hasty] = haste.duration
         joins = stream(seed, "late")
         late = set(joins.permutation(num_clients)[: round(settings.late_fraction * num_clients)].tolist())
         for client in range(num_clients):

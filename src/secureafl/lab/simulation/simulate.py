@@ -20,7 +20,8 @@ import numpy.typing as npt
 from secureafl.defenses import SecureAFL
 from secureafl.defenses.base import scoped, unscoped
 from secureafl.lab.arrays import Indices
-from secureafl.lab.attacks.attack import Attack, Batch, TaskView, TriggerView, View
+from secureafl.lab.attacks.attack import Attack, Batch, ChangesNames, TaskView, TriggerView, View, Watches
+from secureafl.lab.simulation.identities import Identities
 from secureafl.lab.simulation.protocols import ArrivalProtocol, Server
 from secureafl.lab.simulation.trace import Trace
 from secureafl.lab.streams import stream
@@ -103,8 +104,7 @@ class Simulation:
         self._seed = seed
         self._clock = clock
         self._uploads: dict[ClientId, Vector] = {}
-        for client in range(len(data.shards)):
-            machine.enrol(f"client-{client}")
+        self._identities = Identities(machine, self.server, len(data.shards))
         defense = machine.defense
         self._shadow = defense if isinstance(defense, SecureAFL) else SecureAFL(len(machine.model.params))
         self._feed_shadow = self._shadow is not defense and attacker is not None and attacker.needs_shadow
@@ -112,24 +112,27 @@ class Simulation:
     def step(self) -> Verdict:
         """One arrival."""
         began = self._clock()
-        ticket = self.protocol.next(self.server)
-        client, base, present = ticket.client, self.machine.model_of(ticket), self.machine.model
+        ticket = self.protocol.next(self._identities)
+        client, base, present = (
+            self._identities.client_of(ticket.client),
+            self.machine.model_of(ticket),
+            self.machine.model,
+        )
         indices = self.data.draw(client, stream(self._seed, f"batch/{client}", present.version))
         batch = self.data.batch(indices)
         start = computed = self._clock()
         if self.attacker is not None and client in self.attacker.malicious:
-            upload = self.attacker.attack.upload(self._view(self.attacker, client, base, batch))
+            upload = self.attacker.attack.upload(self._view(self.attacker, ticket.client, base, batch))
         else:
             upload = self.task.gradient(base.params, batch.x, batch.y)
             computed = self._clock()
         if self._feed_shadow:
-            self._shadow.step(Update(client, base, upload), present)
+            self._shadow.step(Update(ticket.client, base, upload), present)
         attacked = self._clock()
         verdict = self.server.receive(ticket.number, upload)
         judged = self._clock()
         if self.attacker is not None:
-            self._uploads[client] = upload
-            self.attacker.attack.observe(self.machine.model)
+            self._learn(self.attacker, ticket.client, upload, verdict)
         self.trace.add(client, base.version, zlib.crc32(indices.tobytes()), verdict)
         if self.observer is not None:
             self._tell(self.observer, ticket, present.version, verdict, judged - attacked)
@@ -140,6 +143,18 @@ class Simulation:
         watch.total += self._clock() - began
         watch.num_rounds += 1
         return verdict
+
+    def _learn(self, attacker: Attacker, name: ClientId, upload: Vector, verdict: Verdict) -> None:
+        """Tell the attackers what came of an arrival, and let them act on it."""
+        client, attack = self._identities.client_of(name), attacker.attack
+        self._uploads[name] = upload
+        attack.observe(self.machine.model)
+        if client not in attacker.malicious:
+            if isinstance(attack, Watches):
+                attack.watch(name, upload)
+        elif isinstance(attack, ChangesNames) and attack.leaves_name(verdict):
+            del self._uploads[name]  # what an abandoned name sent is of no use to anyone
+            self._identities.rename(client)
 
     def _tell(self, observer: RunObserver, ticket: Ticket, version: int, verdict: Verdict, seconds: float) -> None:
         """The row that a journal would hold."""
@@ -168,6 +183,8 @@ class Simulation:
         }
         if self.attacker is not None:
             state |= scoped("attack", self.attacker.attack.state_dict())
+            if isinstance(self.attacker.attack, ChangesNames):
+                state |= scoped("identities", self._identities.state_dict())
             dim = len(self.machine.model.params)
             state["uploads.clients"] = np.array(list(self._uploads), np.int64)
             rows = list(self._uploads.values())
@@ -182,13 +199,15 @@ class Simulation:
         self.trace.load_state_dict(unscoped("trace", state))
         if self.attacker is not None:
             self.attacker.attack.load_state_dict(unscoped("attack", state))
+            if isinstance(self.attacker.attack, ChangesNames):
+                self._identities.load_state_dict(unscoped("identities", state))
             clients, rows = np.asarray(state["uploads.clients"]).tolist(), np.asarray(state["uploads.rows"])
             self._uploads = {ClientId(client): row.copy() for client, row in zip(clients, rows, strict=True)}
         if self._feed_shadow:
             self._shadow.load_state_dict(unscoped("shadow", state))
 
-    def _view(self, attacker: Attacker, client: ClientId, base: Model, batch: Batch) -> View:
-        present = self.machine.model
+    def _view(self, attacker: Attacker, name: ClientId, base: Model, batch: Batch) -> View:
+        client, present = self._identities.client_of(name), self.machine.model
         further = stream(self._seed, f"attack-batch/{client}", present.version)
 
         def draw_batch() -> Batch:
@@ -202,7 +221,7 @@ class Simulation:
 
         return View(
             round=present.version,
-            client=client,
+            client=name,
             base=base,
             model=present,
             server_lr=self.machine.settings.server_lr,
@@ -211,7 +230,7 @@ class Simulation:
             batch=batch,
             task=self.task,
             uploads=self._uploads,
-            malicious=attacker.malicious,
+            malicious=self._identities.names_of(attacker.malicious),
             shadow=self._shadow,
             trigger=attacker.trigger,
             target_label=attacker.target_label,

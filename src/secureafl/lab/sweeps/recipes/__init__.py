@@ -236,7 +236,7 @@ def _matrix() -> Cells:
     return [
         CellSettings(architecture="small-cnn", rounds=150, num_test=2000, defense=defense, attack=attack)
         for defense in DEFENSES
-        for attack in (*ATTACKS, "hold", "apart")
+        for attack in (*ATTACKS, "hold", "apart", "mimic", "imitate", "flood", "whitewash")
     ]
 
 
