@@ -42,6 +42,7 @@ class Reason(StrEnum):
     ACCEPTED = "accepted"
     FIRST_CONTACT = "first-contact"
     BUFFERED = "buffered"
+    OVER_BUDGET = "over-budget"
 
     NOT_FINITE = "not-finite"
     TOO_LARGE = "too-large"
@@ -55,6 +56,7 @@ class Reason(StrEnum):
     TOO_STALE = "too-stale"
     MODEL_OVERFLOW = "model-overflow"
 
+    TOO_LONG = "too-long"
     CHANGED_TOO_ABRUPTLY = "changed-too-abruptly"
     CHANGED_ON_SAME_MODEL = "changed-on-same-model"
     FILTER_CLOSED = "filter-closed"

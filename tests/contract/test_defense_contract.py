@@ -12,11 +12,15 @@ from secureafl.types import Reason
 
 CONFIGURATIONS: dict[str, tuple[str, dict[str, object]]] = {name: (name, {}) for name in DEFENSES}
 CONFIGURATIONS |= {f"secureafl-variant-{key}": ("secureafl", dict(changes)) for key, changes in PAPER_VARIANTS.items()}
+CONFIGURATIONS["secureafl-median"] = ("secureafl", {"aggregate": "median"})
 CONFIGURATIONS["secureafl-published"] = ("secureafl", dict(PAPER))
-CONFIGURATIONS["secureafl-calibrated"] = ("secureafl", {"correction": "calibrated", "refresh_interval": 60})
+CONFIGURATIONS["secureafl-calibrated"] = (
+    "secureafl",
+    {"aggregate": "median", "correction": "calibrated", "refresh_interval": 60},
+)
 CONFIGURATIONS["secureafl-half-precision"] = (
     "secureafl",
-    {"history_dtype": "float16", "correction": "calibrated", "refresh_interval": 50},
+    {"aggregate": "median", "history_dtype": "float16", "correction": "calibrated", "refresh_interval": 50},
 )
 LIARS = frozenset({0})
 NUM_CLIENTS = 16

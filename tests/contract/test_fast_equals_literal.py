@@ -37,7 +37,7 @@ from secureafl.types import Reason
 def test_fast_path_agrees_with_the_literal_reference_over_500_arrivals(
     num_clients: int, changes: dict[str, object]
 ) -> None:
-    settings = SecureAFLSettings(**changes)  # type: ignore[arg-type]
+    settings = SecureAFLSettings(**{"aggregate": "median", **changes})  # type: ignore[arg-type]
     problem = Quadratic(num_clients=num_clients, dim=200, noise=0.05, seed=num_clients)
     fast, literal = SecureAFL(200, settings, server_lr=0.1), LiteralSecureAFL(settings)
     rng = np.random.default_rng(1)

@@ -26,7 +26,12 @@ BEGUN, ENDED = 130, 200
 
 def settings(run_dir: Path) -> FederationSettings:
     return FederationSettings(
-        run_dir=run_dir, client_returns="gradient", server_lr=0.05, max_staleness=20, snapshot_every=50
+        run_dir=run_dir,
+        defense_settings={"aggregate": "median"},  # the default of 0.1
+        client_returns="gradient",
+        server_lr=0.05,
+        max_staleness=20,
+        snapshot_every=50,
     )
 
 

@@ -28,21 +28,26 @@ DIGITS = 12  # of a hash: enough to tell any two models apart
 SINCE = {"shortened_to", "change_shortened_to"}
 """Evidence that is newer than the records. It says more of a verdict and changes none."""
 
+MEDIAN = {"aggregate": "median"}
 HALF = {"history_dtype": "float16", "refresh_interval": 50}
 CONFIGURATIONS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     **{name: (name, {}) for name in DEFENSES},
     "asyncdefender": ("asyncdefender", {"num_first": 10}),
+    "secureafl-median": ("secureafl", MEDIAN),
     "secureafl-published": ("secureafl", PAPER),
-    "secureafl-bounded": ("secureafl", {"correction": "bounded"}),
-    "secureafl-calibrated": ("secureafl", {"correction": "calibrated"}),
-    "secureafl-float16": ("secureafl", {"history_dtype": "float16"}),
-    "secureafl-float16-calibrated": ("secureafl", {**HALF, "correction": "calibrated"}),
+    "secureafl-bounded": ("secureafl", {**MEDIAN, "correction": "bounded"}),
+    "secureafl-calibrated": ("secureafl", {**MEDIAN, "correction": "calibrated"}),
+    "secureafl-float16": ("secureafl", {**MEDIAN, "history_dtype": "float16"}),
+    "secureafl-float16-calibrated": ("secureafl", {**MEDIAN, **HALF, "correction": "calibrated"}),
     "secureafl-float16-published": ("secureafl", {**PAPER, **HALF}),
     "secureafl-trimmed-mean": ("secureafl", {"aggregate": "trimmed_mean"}),
-    "secureafl-bucket-3": ("secureafl", {"bucket": 3}),
-    "secureafl-strict": ("secureafl", {"opposition": 1.0, "alike": 0.2, "agreement_decay": 0.5, "window": 60}),
+    "secureafl-bucket-3": ("secureafl", {**MEDIAN, "bucket": 3}),
+    "secureafl-strict": (
+        "secureafl",
+        {**MEDIAN, "opposition": 1.0, "alike": 0.2, "agreement_decay": 0.5, "window": 60},
+    ),
     "secureafl-history-all": ("secureafl", {**PAPER, "history": "all", "warmup_rounds": 20}),
-    **{f"secureafl-variant-{key}": ("secureafl", changes) for key, changes in PAPER_VARIANTS.items()},
+    **{f"secureafl-variant-{key}": ("secureafl", {**MEDIAN, **changes}) for key, changes in PAPER_VARIANTS.items()},
     **{f"secureafl-published-{key}": ("secureafl", {**PAPER, **changes}) for key, changes in PAPER_VARIANTS.items()},
 }
 """Name of the record -> defense and its settings. `secureafl-variant-I` is the mean in place of the median."""

@@ -80,6 +80,7 @@ class Scenario:
             "keep_seconds": None if rng.random() < 0.9 else float(rng.uniform(1.0, 60.0)),
             "max_journal_bytes": sometimes(0.2, 0, 1000),
             "max_in_flight": sometimes(0.4, 1, 4),
+            "stall_seconds": 1e9,  # so that the limit holds at any time
             "max_staleness": sometimes(0.3, 0, 6),
             "max_refusals": sometimes(0.7, 1, 6),
             "max_failures": sometimes(0.3, 1, 4),

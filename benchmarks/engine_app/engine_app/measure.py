@@ -72,7 +72,7 @@ def measure(
 
 def warmed_up(dim: int, num_known: int, server_lr: float, half: bool) -> SecureAFL:
     """SecureAFL that already knows `num_known` clients with full histories, so that each step costs what it will."""
-    settings = SecureAFLSettings(history_dtype="float16" if half else "float32")
+    settings = SecureAFLSettings(aggregate="median", history_dtype="float16" if half else "float32")
     defense, rng = SecureAFL(dim, settings, server_lr=server_lr), np.random.default_rng(0)
     params = np.zeros(dim, np.float32)
     for version in range(5 * num_known):

@@ -38,6 +38,14 @@ class ExcludesClients(Protocol):
 
 
 @runtime_checkable
+class MeetsClients(Protocol):
+    """A defense that treats some clients as their operator says wants to know who is who."""
+
+    def meet(self, client: ClientId, name: str) -> None:
+        """The outside world calls this client so. Told once for each client, and again after a restart."""
+
+
+@runtime_checkable
 class HasInfluence(Protocol):
     """A defense may say how far the model follows each client."""
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from secureafl.types import Array, StateDict
+from secureafl.types import Array, ClientId, StateDict
 
 
 def lipschitz_factor(delta_change: float, param_change: float) -> float:
@@ -45,8 +45,10 @@ class FactorLog:
         index = math.floor(self._percentile * len(self._sorted))
         return self._tolerance * self._sorted[index] if index < len(self._sorted) else math.inf
 
-    def admit(self, factor: float) -> bool:
-        """Whether the factor passes; then it joins the log, passed or not. An infinite one does neither."""
+    def admit(self, factor: float, client: ClientId | None = None) -> bool:
+        """Whether the factor passes; then it joins the log, passed or not, whoever the client is. An infinite one does
+        neither.
+        """
         if math.isinf(factor):
             return False
         passes = factor <= self.threshold()  # Eq. (3)
@@ -56,6 +58,9 @@ class FactorLog:
             if len(self._recent) > self._window:
                 del self._sorted[bisect_left(self._sorted, self._recent.popleft())]
         return passes
+
+    def forget(self, client: ClientId) -> None:
+        """Nothing is known of clients here."""
 
     def state_dict(self) -> StateDict:
         return {

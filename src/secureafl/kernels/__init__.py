@@ -12,17 +12,22 @@ from secureafl.kernels.chunks import (
 from secureafl.kernels.fused import Step, fused_step
 from secureafl.kernels.order_statistics import Rule, coordinate_median, trimmed_mean
 from secureafl.kernels.simd import BLOCK
+from secureafl.kernels.sums import FULL, Replaced, Sum, Surveyed, products_with, replace, reweigh, survey
 from secureafl.kernels.vectors import Change, Measured, change, dot, measure, moved, pair_products
 
 notice.install()
 
 __all__ = [
     "BLOCK",
+    "FULL",
     "Change",
     "Chunks",
     "Measured",
+    "Replaced",
     "Rule",
     "Step",
+    "Sum",
+    "Surveyed",
     "change",
     "coordinate_median",
     "dot",
@@ -33,7 +38,11 @@ __all__ = [
     "moments",
     "moved",
     "pair_products",
+    "products_with",
+    "replace",
+    "reweigh",
     "row_products",
     "row_square",
+    "survey",
     "trimmed_mean",
 ]

@@ -20,7 +20,7 @@ import numpy as np
 from pydantic import Field
 
 from secureafl import kernels
-from secureafl.defenses.base import CountsOnRate, Defense, scoped, unscoped
+from secureafl.defenses.base import CountsOnRate, Defense, MeetsClients, scoped, unscoped
 from secureafl.errors import SecureAFLError, SettingsError, StateError
 from secureafl.settings import Settings
 from secureafl.types import UNJUDGED, Array, ClientId, Model, Reason, StateDict, Update, Vector, Verdict, refuse
@@ -102,6 +102,7 @@ class Machine:
         if name not in self._clients:
             self._clients[name] = ClientId(len(self._names))
             self._names.append(name)
+            self._introduce(self._clients[name], name)
         return self._clients[name]
 
     def issue(self, client: ClientId, version: int | None = None) -> Ticket:
@@ -219,6 +220,12 @@ class Machine:
         self._names = json.loads(np.asarray(state["names"], np.uint8).tobytes())
         self._clients = {name: ClientId(place) for place, name in enumerate(self._names)}
         self.defense.load_state_dict(unscoped("defense", state))
+        for name, client in self._clients.items():
+            self._introduce(client, name)
+
+    def _introduce(self, client: ClientId, name: str) -> None:
+        if isinstance(self.defense, MeetsClients):
+            self.defense.meet(client, name)
 
     def _judge(self, ticket: Ticket, delta: Vector) -> Verdict:
         age = self._model.version - ticket.version

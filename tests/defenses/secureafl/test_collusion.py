@@ -1,116 +1,131 @@
 import numpy as np
 import pytest
 
-from secureafl import kernels
-from secureafl.defenses.secureafl import Arrival, Groups
-from secureafl.defenses.secureafl.collusion import WIDTH, count_alike
+from secureafl.defenses.secureafl import Arrival, Directions, Groups
+from secureafl.defenses.secureafl.directions import WIDTH
+from secureafl.defenses.secureafl.recount import MAX_ANCHORS, Recount
 from secureafl.types import ClientId, Vector
 
-DIM = 20_000
+
+def literal_alike(sketches: Vector, limit: float = 0.5) -> list[int]:
+    """The count as the formulas have it, one number at a time."""
+    n = len(sketches)
+    rows = sketches - np.median(sketches, axis=0)
+    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    cosines = rows @ rows.T
+    profiles = np.zeros((n, n))
+    for k in range(n):
+        middle = np.median([cosines[j, k] for j in range(n) if j != k])
+        for i in range(n):
+            profiles[i, k] = 0.0 if i == k else cosines[i, k] - middle
+    least = max(0.6, 3.5 / np.sqrt(n - 2))
+    counts = []
+    for i in range(n):
+        count = 0
+        for j in range(n):
+            if i != j:
+                others = [k for k in range(n) if k not in (i, j)]
+                a, b = profiles[i, others], profiles[j, others]
+                pattern = a @ b / np.sqrt((a @ a) * (b @ b))
+                count += cosines[i, j] > limit or (pattern > least and cosines[i, j] > 0.05)
+        counts.append(count)
+    return counts
 
 
-def noisy(goal: Vector, rng: np.random.Generator, noise: float = 2.0) -> Vector:
-    """An update towards a goal, most of it noise."""
-    return (goal + noise * rng.normal(size=len(goal))).astype(np.float32)
+def sketches(groups: list[int], seed: int = 0, own: float = 0.6) -> Vector:
+    """Clients in groups of these sizes with one goal each."""
+    rng = np.random.default_rng(seed)
+    goals = np.repeat(rng.normal(size=(len(groups), WIDTH)), groups, axis=0)
+    return np.asarray(goals + own * rng.normal(size=goals.shape), np.float32)
 
 
-def hear(groups: Groups, client: int, update: Vector) -> None:
-    """Let the groups hear of an update as a pipeline would."""
-    assert groups.signs is not None
-    found = kernels.measure(update, update, signs=groups.signs, width=WIDTH)
-    sketch = found.sketch / found.square**0.5 if found.square > 0.0 else None
-    arrival = Arrival(ClientId(client), number=0, known=True, norm=found.square**0.5, sketch=sketch)
-    groups.hear(arrival, accepted=True, remembered=True)
+def test_the_count_in_parts_is_the_literal_one() -> None:
+    rows = sketches([1] * 20 + [4, 9], own=1.2)
+    recount = Recount([ClientId(k) for k in range(len(rows))], rows, 0.5)
+    while recount.work():
+        pass
+    found = [recount.alike(ClientId(k), row) for k, row in enumerate(rows)]
+    assert found == literal_alike(rows.astype(np.float64))
+    assert max(found) == 8
 
 
-def heard(groups: list[int], shared: float = 0.0, num_updates: int = 30) -> Groups:
-    """Groups of clients of these sizes with one goal each; `shared` is how much all goals have in common."""
-    rng = np.random.default_rng(1)
-    common, own = rng.normal(size=DIM), rng.normal(size=(len(groups), DIM))
-    goals = np.repeat(own, groups, axis=0) + shared * common
-    likeness = Groups(DIM, 0.5, 0.9, seed=3)
-    for _ in range(num_updates):
-        for client, goal in enumerate(goals):
-            hear(likeness, client, noisy(goal, rng))
-    return likeness
+def test_who_is_no_anchor_is_compared_with_all_of_them() -> None:
+    rows = sketches([1] * 30 + [12])
+    recount = Recount([ClientId(k) for k in range(36)], rows[:36], 0.5)
+    while recount.work():
+        pass
+    assert recount.alike(ClientId(40), rows[40]) == 6
+    assert recount.alike(ClientId(99), sketches([1], seed=9)[0]) == 0
 
 
-@pytest.mark.parametrize(("size", "num_votes"), [(3, 3), (6, 1.5), (12, 0.75)])
-def test_the_larger_a_group_among_small_ones_the_fewer_votes_it_has(size: int, num_votes: float) -> None:
-    likeness = heard([3] * 10 + [size])
-    assert [likeness.num_alike(ClientId(client)) for client in (0, 29, 30, 29 + size)] == [3, 3, size, size]
-    assert likeness.share(ClientId(0)) == 1.0
-    absent = [likeness.absent(arrival) for arrival in range(400)]
-    assert all(client >= 30 for who in absent for client in who)
-    assert np.mean([size - len(who) for who in absent]) == pytest.approx(num_votes, abs=0.2)
+def heard(groups: list[int], rounds: int = 3, vouched: tuple[str, ...] = ()) -> Groups:
+    directions, rows = Directions(4, seed=1), sketches(groups)
+    stage = Groups(directions, vouched=vouched)
+    for client in range(len(rows)):
+        stage.meet(ClientId(client), f"site-{client}")
+    for _ in range(rounds):
+        for client, row in enumerate(rows):
+            arrival = Arrival(ClientId(client), 0, True, 1.0, sketch=row / np.linalg.norm(row))
+            for votes in (directions, stage):
+                votes.hear(arrival, accepted=True, remembered=True)
+    return stage
 
 
-def test_what_everyone_asks_for_makes_no_one_alike() -> None:
-    likeness = heard([1] * 20 + [6], shared=5.0)
-    assert [likeness.num_alike(ClientId(client)) for client in (0, 19, 20, 25)] == [1, 1, 6, 6]
+def test_a_large_group_loses_its_votes_and_a_small_one_keeps_them() -> None:
+    stage = heard([2] * 20 + [3, 10])
+    weights = [stage.weight(ClientId(client)) for client in range(53)]
+    assert weights[:43] == [1.0] * 43, "three alike are not many where two are usual"
+    assert max(weights[43:]) == pytest.approx((1.5 * 2 / 10) ** 4)
 
 
-def test_where_most_are_alike_nobody_loses_a_vote() -> None:
-    likeness = heard([1, 1, 1, 1, 16])
-    assert likeness.absent(7) == frozenset()
+def test_a_group_that_the_operator_vouches_for_keeps_its_votes() -> None:
+    stage = heard([2] * 20 + [10], vouched=tuple(f"site-{client}" for client in range(40, 50)))
+    assert [stage.weight(ClientId(client)) for client in range(40, 50)] == [1.0] * 10
 
 
-def test_masks_that_cancel_out_over_time_hide_nobody() -> None:
-    rng = np.random.default_rng(5)
-    goals = rng.normal(size=(13, DIM))
-    likeness, masks = Groups(DIM, 0.5, 0.9, seed=3), np.zeros((20, DIM))
-    for turn in range(30):
-        masks = -masks if turn % 2 else 2.0 * rng.normal(size=(20, DIM))
-        for client, mask in enumerate(masks):
-            hear(likeness, client, (goals[min(client, 12)] + mask).astype(np.float32))
-    assert likeness.num_alike(ClientId(12)) == 8
-    assert likeness.num_alike(ClientId(0)) == 1
+def test_a_count_of_many_takes_several_arrivals_and_finds_about_as_many() -> None:
+    stage = heard([1] * 700 + [80], rounds=3)
+    assert len(stage._alike) > MAX_ANCHORS
+    colluders = [stage.num_alike(ClientId(client)) for client in range(700, 780)]
+    assert 40 < np.mean(colluders) < 120
+    assert max(stage.weight(ClientId(client)) for client in range(700, 780)) < 1e-3
+    assert np.mean([stage.weight(ClientId(client)) for client in range(700)]) > 0.99
 
 
-def test_the_same_arrival_draws_the_same_lots() -> None:
-    one, other = heard([2] * 6 + [9]), heard([2] * 6 + [9])
-    assert [one.absent(arrival) for arrival in range(50)] == [other.absent(arrival) for arrival in range(50)]
-    assert len({one.absent(arrival) for arrival in range(50)}) > 10
+def test_who_is_left_out_makes_nobody_else_alike() -> None:
+    stage = heard([2] * 20 + [10])
+    for client in range(42, 50):
+        stage._directions.leave_out(ClientId(client), True)
+    rows = sketches([2] * 20 + [10])
+    for client, row in enumerate(rows):
+        arrival = Arrival(ClientId(client), 0, True, 1.0, sketch=row / np.linalg.norm(row))
+        for votes in (stage._directions, stage):
+            votes.hear(arrival, accepted=True, remembered=True)
+    assert stage.weight(ClientId(40)) == 1.0
 
 
-def test_among_a_few_nobody_is_compared() -> None:
-    likeness = heard([1] * 4 + [5])
-    assert likeness.num_alike(ClientId(8)) == 1
-    assert likeness.absent(0) == frozenset()
+@pytest.mark.parametrize("stop", [3, 57, 111])
+def test_a_state_saved_amid_a_count_goes_on_alike(stop: int) -> None:
+    rows = sketches([1] * 300 + [9])
+    stages = []
+    for _ in range(2):
+        directions = Directions(4, seed=1)
+        stages.append((directions, Groups(directions, seed=7)))
 
+    def hear(stage: tuple[Directions, Groups], number: int) -> None:
+        row = rows[number % len(rows)]
+        arrival = Arrival(ClientId(number % len(rows)), number, True, 1.0, sketch=row / np.linalg.norm(row))
+        for votes in stage:
+            votes.hear(arrival, accepted=True, remembered=True)
 
-def test_an_update_of_nothing_but_zeros_says_nothing() -> None:
-    likeness = heard([2] * 6)
-    before = likeness.state_dict()
-    hear(likeness, 0, np.zeros(DIM, np.float32))
-    assert all(np.array_equal(before[key], value) for key, value in likeness.state_dict().items())
-
-
-def test_a_loaded_state_goes_on_alike() -> None:
-    one, rng = heard([2] * 6 + [9], num_updates=4), np.random.default_rng(8)
-    other = Groups(DIM, 0.5, 0.9, seed=3)
-    other.load_state_dict(one.state_dict())
-    for client in range(21):
-        update = rng.normal(size=DIM).astype(np.float32)
-        hear(one, client, update)
-        hear(other, client, update)
-    ours, theirs = one.state_dict(), other.state_dict()
-    assert all(np.array_equal(ours[key], theirs[key]) for key in ours)
-    assert one.absent(9) == other.absent(9)
-
-
-def test_sketches_keep_cosines() -> None:
-    rng = np.random.default_rng(2)
-    a = rng.normal(size=DIM)
-    b = 0.6 * a + 0.8 * rng.normal(size=DIM)
-    likeness = Groups(DIM, 0.5, 0.9, seed=0)
-    hear(likeness, 0, a.astype(np.float32))
-    hear(likeness, 1, b.astype(np.float32))
-    first, second = likeness.state_dict()["sketches"]
-    cosine = float(first @ second / np.sqrt((first @ first) * (second @ second)))
-    assert cosine == pytest.approx(0.6, abs=3 / np.sqrt(WIDTH))
-
-
-def test_rows_are_counted_by_their_cosines() -> None:
-    rows = np.array([[1, 0], [1, 0.1], [0, 1], [0, 0]], np.float32)
-    assert count_alike(rows, 0.5).tolist() == [2, 2, 1, 1]
+    for number in range(len(rows) + stop):
+        hear(stages[0], number)
+    for one, other in zip(*stages, strict=True):
+        other.load_state_dict(one.state_dict())
+    for number in range(len(rows) + stop, 3 * len(rows)):
+        for stage in stages:
+            hear(stage, number)
+    for one, other in zip(*stages, strict=True):
+        for key, value in one.state_dict().items():
+            np.testing.assert_array_equal(value, other.state_dict()[key], err_msg=key)
+    assert len(stages[0][1]._alike) > 300

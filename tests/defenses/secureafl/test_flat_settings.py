@@ -21,10 +21,15 @@ from secureafl.errors import SettingsError
         ({"refresh_interval": 9}, "refresh_interval = 9 does nothing with correction = 'none'"),
         ({"correction": "raw", "correction_bound": 1.0}, "correction_bound = 1.0 does nothing with correction = 'raw'"),
         ({"correction": "bounded", "calibration_decay": 0.5}, "calibration_decay = 0.5 does nothing with correction"),
-        ({"trim": 0.1}, "trim = 0.1 does nothing with aggregate = 'median'"),
+        ({"trim": 0.1}, "trim = 0.1 does nothing with aggregate = 'running_mean'"),
+        ({"bucket": 3}, "bucket = 3 does nothing with aggregate = 'running_mean'"),
+        ({"aggregate": "median", "steps_per_interval": 1.0}, "steps_per_interval = 1.0 does nothing with aggregate"),
         ({"filter": "accept_all", "tolerance": 5.0}, "tolerance = 5.0 does nothing with filter = 'accept_all'"),
         ({"alike": None, "opposition": None, "agreement_decay": 0.5}, "agreement_decay = 0.5 does nothing without"),
-        ({"history": "all"}, "history = 'all' keeps updates as they came, max_change shortens them"),
+        (
+            {"aggregate": "median", "history": "all"},
+            "history = 'all' keeps updates as they came, max_change shortens them",
+        ),
         ({"correction": "raw", "memory": 0}, "correction = 'raw' needs pairs to correct by: set memory to 1 or more"),
     ],
 )

@@ -18,6 +18,7 @@ def defense(**settings: object) -> SecureAFL:
 def secure_log(secure: SecureAFL) -> FactorLog:
     judge = secure.stages.judges[0]
     assert isinstance(judge, LipschitzFilter)
+    assert isinstance(judge.factors, FactorLog)
     return judge.factors
 
 
@@ -40,7 +41,7 @@ def test_first_contact_is_accepted_clipped_and_taken_as_it_is() -> None:
 
 
 def test_evidence_says_what_a_limit_left_of_an_update() -> None:
-    secure = SecureAFL(3, SecureAFLSettings(max_change=1.0, clip_norm=5.0))
+    secure = SecureAFL(3, SecureAFLSettings(aggregate="median", max_change=1.0, clip_norm=5.0))
     first = secure.step(update(0, START, [3, 4, 0]), START)
     assert not SHORTENED & first.evidence.keys(), "as long as is allowed"
     moved = model(1, [0, 0, 1])
@@ -54,7 +55,7 @@ def test_evidence_says_what_a_limit_left_of_an_update() -> None:
 
 
 def test_a_rejected_update_is_not_shortened() -> None:
-    secure = SecureAFL(3, SecureAFLSettings(max_change=1.0, clip_norm=5.0))
+    secure = SecureAFL(3, SecureAFLSettings(aggregate="median", max_change=1.0, clip_norm=5.0))
     secure.step(update(0, START, [3, 4, 0]), START)
     verdict = secure.step(update(0, START, [30, 40, 0]), START)
     assert verdict.reason == Reason.CHANGED_ON_SAME_MODEL
@@ -101,7 +102,8 @@ def test_a_different_update_on_the_same_model_is_rejected_and_not_logged() -> No
 
 def test_a_rejected_upload_leaves_references_and_pairs_unchanged() -> None:
     problem = Quadratic(noise=0.02)
-    federation = Federation(problem, problem.defense("secureafl"), liars=frozenset({0}), attack=lambda g: 50 * g)
+    median = problem.defense("secureafl", aggregate="median")
+    federation = Federation(problem, median, liars=frozenset({0}), attack=lambda g: 50 * g)
     for _ in range(200):
         secure = federation.machine.defense
         assert isinstance(secure, SecureAFL)
@@ -151,7 +153,7 @@ def test_step_does_not_depend_on_how_clients_are_numbered() -> None:
 
 def test_every_coordinate_of_the_step_lies_within_the_votes() -> None:
     problem = Quadratic()
-    secure = SecureAFL(problem.dim, SecureAFLSettings(lead=0.0))
+    secure = SecureAFL(problem.dim, SecureAFLSettings(aggregate="median", lead=0.0))
     w, rng = np.zeros(problem.dim, np.float32), np.random.default_rng(5)
     for version in range(100):
         here, k = Model(version, w), int(rng.integers(problem.num_clients))
@@ -213,7 +215,7 @@ def test_estimates_are_clipped() -> None:
 
 def test_calibration_is_between_none_and_full_and_zero_before_any_evidence() -> None:
     problem = Quadratic(noise=0.0)
-    secure = SecureAFL(problem.dim, SecureAFLSettings(correction="calibrated"), server_lr=0.05)
+    secure = SecureAFL(problem.dim, SecureAFLSettings(aggregate="median", correction="calibrated"), server_lr=0.05)
     assert isinstance(secure.stages.estimate, HessianProduct)
     assert secure.stages.estimate.calibration == 0.0
     Federation(problem, secure).run(200)
@@ -312,7 +314,9 @@ def push_of_twelve_colluders(alike: float | None) -> float:
     """How far the last 200 of 600 steps go the way of twelve who want the same; thirty want each something else."""
     rng = np.random.default_rng(4)
     goals = rng.normal(size=(31, 400))
-    secure = SecureAFL(400, SecureAFLSettings(alike=alike, lead=0.0, opposition=None, tolerance=100.0))
+    secure = SecureAFL(
+        400, SecureAFLSettings(aggregate="median", alike=alike, lead=0.0, opposition=None, tolerance=100.0)
+    )
     pushes, lie = [], goals[30]
     for version in range(600):
         here, client = Model(version, rng.normal(size=400).astype(np.float32)), version % 42
@@ -377,7 +381,7 @@ def test_factors_tell_behaviour_rather_than_how_little_the_model_moved() -> None
 
 def test_those_who_pull_against_the_crowd_lose_their_votes_while_there_is_a_common_direction() -> None:
     problem, rng = Quadratic(num_clients=20, dim=60, noise=0.3), np.random.default_rng(0)
-    secure = SecureAFL(60, SecureAFLSettings())
+    secure = SecureAFL(60, SecureAFLSettings(aggregate="median"))
     caught: set[int] = set()
     consensus = secure.stages.judges[1]
     assert isinstance(consensus, AgainstConsensus)

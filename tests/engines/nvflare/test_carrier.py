@@ -88,7 +88,7 @@ def federate(
 
 def test_sites_train_the_model(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     context = FakeContext([Site(f"site-{i}", honest) for i in range(5)])
-    result, _ = federate(monkeypatch, context, tmp_path, stop_after_updates=120, server_lr=0.5, min_clients=5)
+    result, _ = federate(monkeypatch, context, tmp_path, stop_after_updates=200, server_lr=0.5, min_clients=5)
     np.testing.assert_allclose(result.arrays["w"], 2.0, atol=0.05)
     assert {client for client, _ in result.verdicts} == {f"site-{i}" for i in range(5)}
 

@@ -19,15 +19,20 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
-from secureafl import kernels
+from secureafl.defenses.secureafl.budget import StepBudget
 from secureafl.defenses.secureafl.collusion import Groups
-from secureafl.defenses.secureafl.combine import Mean, Median, TrimmedMean
+from secureafl.defenses.secureafl.collusion_by_lot import GroupsByLot
+from secureafl.defenses.secureafl.combine import Mean, Median, RunningMean, TrimmedMean
+from secureafl.defenses.secureafl.directions import Directions
 from secureafl.defenses.secureafl.estimate import HessianProduct, LastUpdate
 from secureafl.defenses.secureafl.flat_settings import PAPER, PAPER_VARIANTS, SecureAFLSettings, build_stages
-from secureafl.defenses.secureafl.judges import AgainstConsensus, LipschitzFilter
-from secureafl.defenses.secureafl.limits import FirstContact, UsualChange, UsualLength
+from secureafl.defenses.secureafl.judges import AgainstConsensus, LipschitzFilter, PullsBack, TooLong
+from secureafl.defenses.secureafl.limits import FirstContact, Usual, UsualChange, UsualLength
+from secureafl.defenses.secureafl.newcomers import Newcomers
+from secureafl.defenses.secureafl.operator import OperatorWeights
+from secureafl.defenses.secureafl.passes import OverSender
 from secureafl.defenses.secureafl.pipeline import Pipeline
-from secureafl.defenses.secureafl.stages import Arrival, Combiner, Estimator, Judge, Limit, Stages, Votes
+from secureafl.defenses.secureafl.stages import Arrival, Budget, Combiner, Estimator, Judge, Limit, Stages, Votes
 from secureafl.defenses.secureafl.votes import RejectedInARow
 from secureafl.types import ClientId, Vector
 
@@ -43,13 +48,36 @@ def published(dim: int, server_lr: float = 1.0) -> Stages:
 
 
 def default(dim: int, seed: int = 0) -> Stages:
-    """The composition that `SecureAFLSettings()` stands for; decisions 0015 to 0022 say how it differs and why."""
+    """The composition that `SecureAFLSettings()` stands for; decisions 0015 to 0025 say how it differs and why."""
+    directions = Directions(dim, seed=seed)
+    consensus = PullsBack(directions, limit=4.0, share=0.75)
+    smooth = LipschitzFilter(percentile=0.5, tolerance=3.0, window=1000, gap_damping=1.0, per_client=True)
+    return Stages(
+        judges=(TooLong(limit=8.0), smooth, consensus),
+        length=UsualLength(window=1000, clip_norm=50.0, per_client=True),
+        change=UsualChange(window=1000, clip_norm=50.0, per_client=True),
+        votes=(
+            directions,
+            Newcomers(full_after=5, share=0.2),
+            consensus,
+            RejectedInARow(limit=3),
+            Groups(directions, limit=0.5, seed=seed),
+        ),
+        budget=StepBudget(per_interval=2.0, burst=8.0),
+        estimate=None,
+        combine=RunningMean(dim, clip_norm=50.0),
+        lead=0.3,
+    )
+
+
+def median(dim: int, seed: int = 0) -> Stages:
+    """The default of 0.1, which `SecureAFLSettings(aggregate="median")` stands for: it reads everyone at each step."""
     consensus = AgainstConsensus(limit=4.0)
     return Stages(
         judges=(LipschitzFilter(percentile=0.5, tolerance=3.0, window=1000, gap_damping=1.0), consensus),
         length=UsualLength(window=1000, clip_norm=50.0),
         change=UsualChange(window=1000, clip_norm=50.0),
-        votes=(consensus, RejectedInARow(limit=3), Groups(dim, limit=0.5, seed=seed)),
+        votes=(consensus, RejectedInARow(limit=3), GroupsByLot(dim, limit=0.5, seed=seed)),
         estimate=LastUpdate(dim, clip_norm=50.0),
         combine=Median(bucket=2, seed=seed),
         lead=0.3,
@@ -89,16 +117,33 @@ class SecureAFL(Pipeline):
             return math.inf
         lipschitz = self._named["filter"]
         assert isinstance(lipschitz, LipschitzFilter)
-        param_change = self.history.distances(client, self.history.last_delta(client), base)[1]
+        param_change = self.passes.distances(client, self.history.last_delta(client), base)[1]
         return lipschitz.allowance(param_change, self._num_arrivals)
 
     def would_oppose(self, client: ClientId, delta: Vector) -> bool:
         """Whether this update would cost its sender the vote, as one who is against the consensus."""
-        judge = self._named.get("consensus")
-        agreement = self._agreement(kernels.measure(delta, delta, consensus=self._consensus))
-        if not isinstance(judge, AgainstConsensus) or agreement is None:
+        judge, agreement = self._named.get("consensus"), self.passes.agreement(delta)
+        if agreement is None:
             return False
-        return judge.agreement.would_oppose(client, agreement)
+        if isinstance(judge, AgainstConsensus):
+            return judge.agreement.would_oppose(client, agreement)
+        if isinstance(judge, PullsBack) and isinstance(self.passes, OverSender):
+            return judge.would_oppose(client, agreement, self.passes.sketch(delta))
+        return False
+
+    def would_be_alike(self, client: ClientId, delta: Vector) -> bool:
+        """Whether this update would make its sender one of a group that is larger than usual."""
+        groups = self._named.get("groups")
+        if isinstance(groups, Groups) and isinstance(self.passes, OverSender):
+            return groups.would_be_alike(client, self.passes.sketch(delta))
+        return False
+
+    def limits(self, client: ClientId) -> tuple[float, float]:
+        """How long this client's next update counts as at most, and how far from its last one."""
+        length, change = self.stages.length, self.stages.change
+        longest = length.present if isinstance(length, Usual) else math.inf
+        furthest = change.present if isinstance(change, Usual) and client in self.history else math.inf
+        return longest, furthest
 
 
 __all__ = [
@@ -106,10 +151,13 @@ __all__ = [
     "PAPER_VARIANTS",
     "AgainstConsensus",
     "Arrival",
+    "Budget",
     "Combiner",
+    "Directions",
     "Estimator",
     "FirstContact",
     "Groups",
+    "GroupsByLot",
     "HessianProduct",
     "Judge",
     "LastUpdate",
@@ -117,15 +165,22 @@ __all__ = [
     "LipschitzFilter",
     "Mean",
     "Median",
+    "Newcomers",
+    "OperatorWeights",
     "Pipeline",
+    "PullsBack",
     "RejectedInARow",
+    "RunningMean",
     "SecureAFL",
     "SecureAFLSettings",
     "Stages",
+    "StepBudget",
+    "TooLong",
     "TrimmedMean",
     "UsualChange",
     "UsualLength",
     "Votes",
     "default",
+    "median",
     "published",
 ]

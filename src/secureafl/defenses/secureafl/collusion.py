@@ -1,127 +1,209 @@
 """How many clients keep asking for much the same: colluders share a goal, so over time what they send is alike.
 
-Each update is scaled to unit length and sketched: sums over its coordinates with random signs, which keep cosines up to
-about 1 / sqrt(WIDTH). A client's sketches are averaged over time. That leaves what it keeps asking for; noise fades,
-and so do masks that cancel out. What everyone asks for is taken away, the coordinate-wise median of all averages. Two
-clients are alike if the cosine of what then remains exceeds `limit`.
+`directions` has what each client keeps asking for, `recount` says which clients are alike. Honest clients whose data
+are alike are alike too, so this is no proof of an attack, and a group that is somewhat larger than is usual keeps its
+votes. But a larger one gets none by its size:
 
-Honest clients whose data are alike are alike too, so this is no proof of a lie. But gathering does not pay: a group k
-times as large as is usual has a k-th of a usual one's votes.
+    weight = min(1, TOLERATED usual / alike)^POWER     alike: clients like this one, itself included
+                                                       usual: the median of that
 
-    share = min(1, usual / alike)^2      alike: clients like this one, itself included; usual: the median of that
+Clients that are excluded as being against the consensus are not counted: they have no votes, and who happens to be like
+them should not lose any. An operator who knows some clients can vouch for them: they have whole votes.
 
-At every step each client votes with the chance `share`, drawn by lot. C. Fung, C. J. M. Yoon and I. Beschastnikh, "The
-Limitations of Federated Learning in Sybil Settings", RAID 2020, weigh clients by the likeness of summed updates; there
-one who is unlike all others weighs most, here as much as anyone.
-
-Who knows the signs can hide: a small addition of one's own along them fills the sketch. So `seed` should be secret.
-
-Shapes: n = clients heard, d = parameters.
+C. Fung, C. J. M. Yoon and I. Beschastnikh, "The Limitations of Federated Learning in Sybil Settings", RAID 2020, weigh
+clients by the likeness of summed updates; there one who is unlike all others weighs most, here as much as anyone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections import Counter
+from collections.abc import Collection, Mapping
 
 import numpy as np
-import numpy.typing as npt
 
 from secureafl import kernels
 from secureafl.defenses.secureafl.consensus import MIN_CLIENTS
+from secureafl.defenses.secureafl.directions import Directions
+from secureafl.defenses.secureafl.operator import Vouched
+from secureafl.defenses.secureafl.recount import MAX_ANCHORS, Recount
 from secureafl.defenses.secureafl.stages import Arrival, Votes
-from secureafl.history import Float
 from secureafl.types import Array, ClientId, StateDict, Vector
 
-WIDTH = 512
-"""Numbers in a sketch."""
+POWER = 4
+TOLERATED = 1.5
+"""So many times the usual size does not matter."""
+PARTS_PER_ARRIVAL = 4
+"""At least: a count of few clients is over in a few arrivals. One of many takes about as many arrivals as clients."""
 
 
 class Groups(Votes):
-    """Every client's average sketch, and how many others have one like it. Counted anew every n updates.
+    """Weighs a client by how many others are like it. A count begins with every n-th update.
 
-    limit  cosine above which two clients are alike
-    decay  weight left of a client's average after its next update
-    seed   of the signs and of the lots: secret, or who knows it can hide and can tell when it will vote
+    directions  what clients keep asking for
+    limit       cosine above which two clients are alike
+    seed        of the lots that decide with whom all are compared, if there are many: secret
+    vouched     names of clients that are exempt
     """
 
     name = "groups"
 
-    def __init__(self, dim: int, limit: float = 0.5, decay: float = 0.9, seed: int = 0) -> None:
+    def __init__(
+        self, directions: Directions, limit: float = 0.5, seed: int = 0, vouched: Collection[str] = ()
+    ) -> None:
+        self._directions = directions
         self._limit = limit
-        self._decay = decay
         self._seed = seed
-        signs = np.random.Generator(np.random.Philox(key=[seed, _SIGNS]))
-        self.signs = signs.integers(0, 2, dim, np.int8) * np.int8(2) - np.int8(1)
-        self._sketches: dict[ClientId, Vector] = {}
-        self._counts: dict[ClientId, int] = {}
-        self._know({})
-        self._num_heard = 0  # since the last count
+        self._vouched = Vouched(vouched)
+        self._alike: dict[ClientId, float] = {}
+        self._usual = 1.0
+        self._num_heard = 0  # since the last count began
+        self._num_counts = 0
+        self._recount: Recount | None = None
+        self._to_count: list[ClientId] = []
+        self._found: dict[ClientId, float] = {}
+        self._num_counted = 0
 
     def hear(self, arrival: Arrival, *, accepted: bool, remembered: bool) -> None:
         if remembered:
-            if arrival.sketch is not None:
-                self._take(arrival.client, arrival.sketch)
-            arrival.evidence["alike"] = float(self.num_alike(arrival.client))
+            self._num_heard += 1
+            arrival.evidence["alike"] = self.num_alike(arrival.client)
+        self._go_on()
 
-    def _take(self, client: ClientId, sketch: Float) -> None:
-        """Count the sketch of an update."""
-        before, count = self._sketches.get(client, np.zeros(WIDTH, np.float32)), self._counts.get(client, 0) + 1
-        weight = max(1.0 / count, 1.0 - self._decay)  # a client's first updates count alike
-        self._sketches[client] = (before + weight * (sketch - before)).astype(np.float32)
-        self._counts[client] = count
-        self._num_heard += 1
-        if self._num_heard >= len(self._sketches) >= MIN_CLIENTS:
-            self._count()
+    def num_alike(self, client: ClientId) -> float:
+        """About how many clients are like this one, itself included, as far as is known."""
+        return self._alike.get(client, 1.0)
 
-    def num_alike(self, client: ClientId) -> int:
-        """How many clients are like this one, itself included, as far as is known."""
-        return self._alike.get(client, 1)
+    def meet(self, client: ClientId, name: str) -> None:
+        self._vouched.meet(client, name)
 
-    def share(self, client: ClientId) -> float:
-        """With which chance the client votes."""
-        return float(min(1.0, self._usual / self.num_alike(client)) ** 2)
+    def weight(self, client: ClientId) -> float:
+        if client in self._vouched:
+            return 1.0
+        return float(min(1.0, TOLERATED * self._usual / self.num_alike(client)) ** POWER)
 
-    def absent(self, number: int) -> frozenset[ClientId]:
-        """Who may not vote at this arrival: drawn by lot, and the same when the arrival is repeated."""
-        lots = np.random.Generator(np.random.Philox(key=[number ^ self._seed, _LOTS])).random(len(self._alike))
-        return frozenset(client for client, lot in zip(self._alike, lots, strict=True) if lot >= self.share(client))
+    def would_be_alike(self, client: ClientId, sketch: Vector) -> bool:
+        """Whether this update would leave its sender like more clients than is usual, by the cosine alone."""
+        direction, others = self._directions.after(client, sketch), self._directions.counted
+        if len(others) < MIN_CLIENTS:
+            return False
+        return count_alike(direction, client, self._directions, self._limit) > self._usual
+
+    def weights_changed(self) -> bool:
+        if self._news:
+            self._news = False
+            return True
+        return False
+
+    _news = False
+
+    def forget(self, client: ClientId) -> None:
+        self._alike.pop(client, None)
 
     def state_dict(self) -> StateDict:
-        clients = list(self._sketches)
-        return {
-            "clients": np.array(clients, np.int64),
-            "sketches": np.array([self._sketches[client] for client in clients], np.float32).reshape(-1, WIDTH),
-            "counts": np.array([self._counts[client] for client in clients], np.int64),
-            "alike": np.array(list(self._alike.items()), np.int64).reshape(-1, 2),
-            "num_heard": np.array(self._num_heard, np.int64),
+        state: StateDict = {
+            "usual": np.array(self._usual, np.float64),
+            "progress": np.array([self._num_heard, self._num_counts, self._num_counted, self._news], np.int64),
+            **_numbers("alike", self._alike),
+            **_numbers("found", self._found),
+            "to_count": np.array(self._to_count, np.int64),
         }
+        if self._recount is not None:
+            state["anchors"] = np.array(self._recount.anchors, np.int64)
+            state["anchor_sketches"] = self._recount.sketches.copy()
+            state["parts_done"] = np.array(self._recount.num_done, np.int64)
+        return state
 
     def load_state_dict(self, state: Mapping[str, Array]) -> None:
-        clients = [ClientId(client) for client in np.asarray(state["clients"]).tolist()]
-        self._sketches = dict(zip(clients, np.array(state["sketches"], np.float32), strict=True))
-        self._counts = dict(zip(clients, np.asarray(state["counts"]).tolist(), strict=True))
-        self._know({ClientId(client): number for client, number in np.asarray(state["alike"]).tolist()})
-        self._num_heard = int(np.asarray(state["num_heard"], np.int64))
+        self._alike, self._found = _read_numbers("alike", state), _read_numbers("found", state)
+        self._usual = float(np.asarray(state["usual"], np.float64))
+        self._num_heard, self._num_counts, self._num_counted, news = np.asarray(state["progress"]).tolist()
+        self._news = bool(news)
+        self._to_count = _clients(state["to_count"])
+        self._recount = None
+        if "anchors" in state:
+            self._recount = Recount(
+                _clients(state["anchors"]), np.array(state["anchor_sketches"], np.float32), self._limit
+            )
+            for _ in range(int(np.asarray(state["parts_done"], np.int64))):
+                self._recount.work()
 
-    def _count(self) -> None:
-        sketches = np.stack(list(self._sketches.values()))
-        middle = np.median(sketches, axis=0).astype(np.float32)
-        numbers = count_alike(sketches - middle, self._limit)
-        self._know(dict(zip(self._sketches, numbers.tolist(), strict=True)))
-        self._num_heard = 0
+    def _go_on(self) -> None:
+        if self._recount is None:
+            if self._num_heard < len(self._directions) or len(self._directions) < MIN_CLIENTS:
+                return
+            self._begin()
+        assert self._recount is not None
+        n, each = max(1, len(self._to_count)), self._recount.clients_per_part()
+        total = self._recount.num_parts + -(-n // each)
+        for _ in range(max(PARTS_PER_ARRIVAL, -(-total // n))):
+            if not self._recount.work() and not self._count_some(each):
+                self._conclude()
+                return
 
-    def _know(self, alike: dict[ClientId, int]) -> None:
-        self._alike = alike
-        self._usual = float(np.median(list(alike.values()))) if alike else 1.0
+    def _begin(self) -> None:
+        self._to_count, self._found, self._num_counted, self._num_heard = self._directions.counted, {}, 0, 0
+        anchors = self._to_count
+        if len(anchors) > MAX_ANCHORS:
+            lots = np.random.Generator(np.random.Philox(key=[self._seed, _LOTS + self._num_counts]))
+            places = lots.choice(len(anchors), MAX_ANCHORS, replace=False)
+            anchors = [anchors[place] for place in np.sort(places).tolist()]
+        self._num_counts += 1
+        self._recount = Recount(anchors, np.stack([self._directions.of(client) for client in anchors]), self._limit)
+
+    def _count_some(self, each: int) -> bool:
+        """Count some clients; False if all are counted."""
+        assert self._recount is not None
+        clients = self._to_count[self._num_counted : self._num_counted + each]
+        scale = (len(self._to_count) - 1) / max(1, len(self._recount.anchors) - 1)
+        for client in clients:
+            if client in self._directions:
+                self._found[client] = 1.0 + scale * self._recount.alike(client, self._directions.of(client))
+        self._num_counted += len(clients)
+        return bool(clients)
+
+    def _conclude(self) -> None:
+        self._alike, self._found = self._found, {}
+        counts = sorted(Counter(self._alike.values()).items())  # few different numbers, however many clients
+        self._usual = _median(counts, len(self._alike)) if counts else 1.0
+        self._recount, self._to_count, self._num_counted = None, [], 0
+        self._news = True
 
 
-def count_alike(rows: Vector, limit: float) -> npt.NDArray[np.int64]:
-    """(n,) for each row, how many have a cosine above `limit` with it; itself included, even where it vanishes."""
-    lengths = np.sqrt([kernels.dot(row, row) for row in rows])
-    products = kernels.pair_products(rows)
-    alike = products > limit * np.outer(lengths, lengths)
-    np.fill_diagonal(alike, True)
-    return np.asarray(alike.sum(axis=1), np.int64)
+def count_alike(direction: Vector, client: ClientId, directions: Directions, limit: float) -> int:
+    """How many clients, itself included, keep asking for much the same as this direction."""
+    rows = np.stack([directions.of(other) for other in directions.counted if other != client])
+    centre = np.median(np.concatenate([rows, direction[None]]), axis=0).astype(np.float32)
+    rows, own = rows - centre, direction - centre
+    lengths = np.sqrt([kernels.dot(row, row) for row in rows]) * math.sqrt(kernels.dot(own, own))
+    return 1 + int((kernels.products_with(rows, own) > limit * lengths).sum())
 
 
-_SIGNS, _LOTS = 1, 2  # apart from each other, and from the lots that pair votes
+def _median(counts: list[tuple[float, int]], total: int) -> float:
+    """The median of numbers, given each number with how often it occurs, in order."""
+    middle, seen = [], 0
+    for value, count in counts:
+        for place in ((total - 1) // 2, total // 2):
+            if seen <= place < seen + count:
+                middle.append(value)
+        seen += count
+    return sum(middle) / 2.0
+
+
+def _numbers(name: str, numbers: Mapping[ClientId, float]) -> StateDict:
+    return {
+        f"{name}.clients": np.array(list(numbers), np.int64),
+        f"{name}.numbers": np.array(list(numbers.values()), np.float64),
+    }
+
+
+def _read_numbers(name: str, state: Mapping[str, Array]) -> dict[ClientId, float]:
+    numbers = np.asarray(state[f"{name}.numbers"], np.float64).tolist()
+    return dict(zip(_clients(state[f"{name}.clients"]), numbers, strict=True))
+
+
+def _clients(values: Array) -> list[ClientId]:
+    return [ClientId(client) for client in np.asarray(values).tolist()]
+
+
+_LOTS = 1 << 32  # apart from the signs' stream

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
+from secureafl.defenses.secureafl.budget import StepBudget
 from secureafl.defenses.secureafl.collusion import Groups
-from secureafl.defenses.secureafl.combine import Mean, Median, TrimmedMean
+from secureafl.defenses.secureafl.collusion_by_lot import GroupsByLot
+from secureafl.defenses.secureafl.combine import Mean, Median, RunningMean, TrimmedMean
+from secureafl.defenses.secureafl.directions import Directions
 from secureafl.defenses.secureafl.estimate import HessianProduct, LastUpdate
-from secureafl.defenses.secureafl.judges import AgainstConsensus, LipschitzFilter
+from secureafl.defenses.secureafl.judges import AgainstConsensus, LipschitzFilter, PullsBack, TooLong
 from secureafl.defenses.secureafl.limits import FirstContact, UsualChange, UsualLength
+from secureafl.defenses.secureafl.newcomers import Newcomers
+from secureafl.defenses.secureafl.operator import OperatorWeights
 from secureafl.defenses.secureafl.stages import Combiner, Estimator, Judge, Limit, Stages, Votes
 from secureafl.defenses.secureafl.votes import RejectedInARow
 from secureafl.errors import SettingsError
@@ -28,7 +33,32 @@ _OF_VOTES = (
     "bucket",
     "trim",
 )
+_OF_EVERYONE = ("opposition", "bucket", "correction", "history", "history_dtype", "threads")
+_OF_RUNNING_MEAN = (
+    "too_long",
+    "against_consensus",
+    "steps_per_interval",
+    "step_burst",
+    "full_vote_after",
+    "newcomer_share",
+    "max_newcomers",
+    "vouched",
+    "weights",
+)
 _OF_CORRECTION = ("memory", "correction_bound", "calibration_decay", "triangle", "min_curvature", "refresh_interval")
+
+
+def split_names(names: Any) -> Any:
+    """Names, as a list or as one text with commas, which is all that some engines' settings can hold."""
+    return [name.strip() for name in names.split(",") if name.strip()] if isinstance(names, str) else names
+
+
+def split_weights(weights: Any) -> Any:
+    """Weights by name, as a table or as one text: `site-1=0.5, site-2=0`."""
+    if not isinstance(weights, str):
+        return weights
+    pairs = [pair.rpartition("=") for pair in split_names(weights)]
+    return {name.strip(): weight for name, _, weight in pairs}
 
 
 class SecureAFLSettings(Settings):
@@ -39,6 +69,9 @@ class SecureAFLSettings(Settings):
     fewer than 1 - percentile of all uploads are wild. [P: 0.8]"""
     tolerance: float = Field(3.0, gt=0.0)
     """How many times that percentile an update's own factor may be. [P: 1]"""
+    too_long: float | None = Field(8.0, gt=1.0)
+    """How many times the usual length a known client's update may have; a longer one is rejected, a shorter one is
+    shortened to the usual length and then judged. None for any length. For `running_mean`. [A]"""
     window: int | None = Field(1000, ge=1)
     """Judge against the last so many arrivals only; None for all of them. [P: all]"""
     gap_damping: float = Field(1.0, ge=0.0)
@@ -84,8 +117,30 @@ class SecureAFLSettings(Settings):
     """Which uploads become a client's reference: only accepted ones, or also rejected ones. [A]"""
     estimates: bool = True
     """Whether excluded clients are estimated; without, the step is the accepted update alone (Variant II). [P]"""
-    aggregate: Literal["median", "trimmed_mean", "mean"] = "median"
-    """How received and estimated updates become one; `mean` is Variant I. [P]"""
+    aggregate: Literal["running_mean", "median", "trimmed_mean", "mean"] = "running_mean"
+    """How received and estimated updates become one. `running_mean` costs the same for any number of clients, and has
+    its own tests; `median` with the other defaults is the default of 0.1; `mean` is Variant I. [P: median]"""
+    against_consensus: float | None = Field(0.75, ge=0.0)
+    """A client is excluded while its updates, on average, pull against the mean of all votes at least this share as
+    hard as the usual client's pull along with it. None for no such test. For `running_mean`. [A]"""
+    steps_per_interval: float | None = Field(2.0, gt=0.0)
+    """How many updates of one client may move the model while the usual client sends one. Updates beyond that renew
+    the client's vote and move nothing. None for no such budget. For `running_mean`. [A]"""
+    step_burst: float = Field(8.0, ge=1.0)
+    """How many such steps a client may save up. [A]"""
+    full_vote_after: int = Field(5, ge=1)
+    """Accepted updates after which a client has a whole vote; before, its vote grows with each. For `running_mean`.
+    [A]"""
+    newcomer_share: float = Field(0.2, gt=0.0, lt=1.0)
+    """Share of all votes that clients without a whole vote may have together, once ten others have one. [A]"""
+    vouched: Annotated[tuple[str, ...], BeforeValidator(split_names)] = ()
+    """Names of clients that you vouch for, with commas between them: a group of them keeps its votes. [A]"""
+    weights: Annotated[dict[str, Annotated[float, Field(ge=0.0, le=1.0)]], BeforeValidator(split_weights)] = Field(
+        default_factory=dict
+    )
+    """What the votes of some clients weigh, from 0 to 1, by name: `site-1=0.5, site-2=0`. Others weigh 1. [A]"""
+    max_newcomers: int = Field(10_000, ge=1)
+    """Clients without a whole vote whose last update is kept. Of more, those heard least recently lose it. [A]"""
     bucket: int = Field(2, ge=1)
     """Votes that are averaged, drawn by lot at every step, before the median is taken. More learn faster where clients
     differ, and resist fewer malicious clients. [P: 1]"""
@@ -108,7 +163,8 @@ class SecureAFLSettings(Settings):
     def _nothing_idles(self) -> SecureAFLSettings:
         for because, names in self._idle():
             for name in names:
-                if getattr(self, name) not in (type(self).model_fields[name].default, PAPER.get(name)):
+                usual = type(self).model_fields[name].get_default(call_default_factory=True)
+                if getattr(self, name) not in (usual, PAPER.get(name)):
                     raise SettingsError(
                         f"{name} = {getattr(self, name)!r} does nothing {because}: leave one of them out"
                     )
@@ -131,7 +187,15 @@ class SecureAFLSettings(Settings):
         if self.aggregate != "trimmed_mean":
             yield f"with aggregate = {self.aggregate!r}", ("trim",)
         if self.filter != "lipschitz":
-            yield f"with filter = {self.filter!r}", ("percentile", "tolerance", "warmup_rounds")
+            yield f"with filter = {self.filter!r}", ("percentile", "tolerance", "warmup_rounds", "too_long")
+        if self.aggregate == "running_mean":
+            yield "with aggregate = 'running_mean'", _OF_EVERYONE
+        else:
+            yield f"with aggregate = {self.aggregate!r}", _OF_RUNNING_MEAN
+        if self.max_change is None:
+            yield "without max_change", ("too_long",)
+        if self.steps_per_interval is None:
+            yield "without steps_per_interval", ("step_burst",)
         if self.alike is None and self.opposition is None:
             yield "without alike and opposition", ("agreement_decay",)
 
@@ -147,6 +211,7 @@ PAPER: Mapping[str, Any] = {
     "silence_after": None,
     "lead": 0.0,
     "correction": "raw",
+    "aggregate": "median",
     "bucket": 1,
 }
 """The published algorithm, as changes to `SecureAFLSettings`."""
@@ -164,6 +229,8 @@ def build_stages(
     dim: int, settings: SecureAFLSettings, *, server_lr: float = 1.0, seed: int = 0, history_path: Path | None = None
 ) -> Stages:
     """The stages that these settings stand for."""
+    if settings.aggregate == "running_mean" and settings.estimates:
+        return _over_sender(dim, settings, seed)
     judges: list[Judge] = [
         LipschitzFilter(
             settings.percentile,
@@ -182,7 +249,7 @@ def build_stages(
     if settings.silence_after is not None:
         votes.append(RejectedInARow(settings.silence_after))
     if settings.alike is not None:
-        votes.append(Groups(dim, settings.alike, settings.agreement_decay, seed))
+        votes.append(GroupsByLot(dim, settings.alike, settings.agreement_decay, seed))
     length: Limit = FirstContact(settings.clip_norm)
     change: Limit | None = None
     if settings.max_change is not None:
@@ -197,6 +264,52 @@ def build_stages(
         combine=_combiner(settings, seed) if settings.estimates else None,
         lead=settings.lead,
         remember_all=settings.history == "all",
+    )
+
+
+def _over_sender(dim: int, settings: SecureAFLSettings, seed: int) -> Stages:
+    judges: list[Judge] = [
+        LipschitzFilter(
+            settings.percentile,
+            settings.tolerance,
+            settings.window,
+            settings.gap_damping,
+            per_client=True,
+            passes=_PASSES[settings.filter],
+            warmup=settings.warmup_rounds,
+        )
+    ]
+    if settings.too_long is not None and settings.max_change is not None and settings.filter == "lipschitz":
+        judges.insert(0, TooLong(settings.too_long))
+    directions = Directions(dim, seed=seed)
+    newcomers = Newcomers(settings.full_vote_after, settings.newcomer_share, settings.max_newcomers)
+    votes: list[Votes] = [directions, newcomers]
+    if settings.against_consensus is not None:
+        consensus = PullsBack(directions, share=settings.against_consensus, decay=settings.agreement_decay)
+        judges.append(consensus)
+        votes.append(consensus)
+    if settings.silence_after is not None:
+        votes.append(RejectedInARow(settings.silence_after))
+    if settings.alike is not None:
+        votes.append(Groups(directions, settings.alike, seed, settings.vouched))
+    if settings.weights:
+        votes.append(OperatorWeights(settings.weights))
+    length: Limit = FirstContact(settings.clip_norm)
+    change: Limit | None = None
+    if settings.max_change is not None:
+        length = UsualLength(settings.max_change, settings.window, settings.clip_norm, per_client=True)
+        change = UsualChange(settings.max_change, settings.window, settings.clip_norm, per_client=True)
+    return Stages(
+        judges=tuple(judges),
+        length=length,
+        change=change,
+        votes=tuple(votes),
+        budget=None
+        if settings.steps_per_interval is None
+        else StepBudget(settings.steps_per_interval, settings.step_burst),
+        estimate=None,
+        combine=RunningMean(dim, settings.clip_norm),
+        lead=settings.lead,
     )
 
 

@@ -1,32 +1,25 @@
 """The way of an update through the stages, in order: measured, judged, limited, voted on, combined, remembered.
 
-This is the only place where arrays of the model's size are handed to a pass over them, and an update's length is
-measured once. What an update is shortened to is measured again, because it is another vector.
+`passes` handles the arrays. An update's length is measured once; what it is shortened to is another vector, measured
+when it is stored.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any
 
 import numpy as np
 
-from secureafl import kernels
-from secureafl.defenses.base import norm, scoped, staleness, unscoped
-from secureafl.defenses.secureafl.collusion import WIDTH
+from secureafl.defenses.base import scoped, staleness, unscoped
+from secureafl.defenses.secureafl.combine import RunningMean
 from secureafl.defenses.secureafl.formats import renamed
-from secureafl.defenses.secureafl.stages import Arrival, Ballot, Stages, WeighsClients
-from secureafl.errors import StateError
-from secureafl.history import History
+from secureafl.defenses.secureafl.passes import OverEveryone, OverSender, Passes
+from secureafl.defenses.secureafl.stages import Arrival, Stages
+from secureafl.errors import SettingsError, StateError
+from secureafl.history import History, LastUpdates
 from secureafl.types import Array, ClientId, Model, Reason, StateDict, Update, Vector, Verdict, refuse
-
-
-class Counted(NamedTuple):
-    """As much of an update as counts, and how far that is from its sender's reference; None at first contact."""
-
-    delta: Vector
-    change: kernels.Change | None
 
 
 class Pipeline:
@@ -35,79 +28,82 @@ class Pipeline:
     def __init__(self, stages: Stages) -> None:
         self.stages = stages
         self._named = stages.each()
-        self._dim = stages.estimate.history.dim
-        every = self._named.values()
-        self._compares = any(stage.reads_agreement for stage in every)
-        self._signs = next((stage.signs for stage in every if stage.signs is not None), None)
+        self.passes: Passes[Any, Any]
+        if isinstance(stages.combine, RunningMean):
+            self.passes = OverSender(stages, stages.combine)
+        elif stages.estimate is not None:
+            self.passes = OverEveryone(stages, stages.estimate)
+        else:
+            raise SettingsError("only a running mean does without an estimator: give `estimate` one")
         self._num_arrivals = 0
-        self._follow(np.empty(0, np.float32))
 
     @property
-    def history(self) -> History:
+    def history(self) -> History | LastUpdates:
         """What is remembered of each client."""
-        return self.stages.estimate.history
+        return self.passes.history
 
     @property
     def server_lr(self) -> float | None:
         """The learning rate that this defense counts on; None if any will do."""
-        return self.stages.estimate.server_lr if self.stages.combine is not None else None
+        estimator = self.stages.estimate
+        return None if estimator is None or self.stages.combine is None else estimator.server_lr
 
     def step(self, update: Update, model: Model) -> Verdict:
-        if fault := update.fault(self._dim):
+        if fault := update.fault(self.history.dim):
             return refuse(fault)
-        arrival, change = self._measure(update, model)
+        arrival, measured = self.passes.measure(update, self._num_arrivals)
+        arrival.evidence.update(norm=arrival.norm, staleness=float(staleness(update, model)))
+        longest = self.stages.length.limit(arrival)
+        arrival = self.passes.limited(arrival, measured, longest)
         rejected, remembered = self._judge(arrival)
-        longest, furthest = self._limits(arrival)
-        counted = Counted(update.delta, change)
-        if remembered:
-            counted = self._shortened(update, arrival, change, longest, furthest)
+        furthest = math.inf if self.stages.change is None else self.stages.change.limit(arrival)
+        if not remembered:
+            longest = furthest = math.inf  # it is not kept, so it is not shortened
+        kept = self.passes.shorten(update, arrival, measured, longest, furthest)
         for votes in self.stages.votes:
             votes.hear(arrival, accepted=rejected is None, remembered=remembered)
-        direction = self._combine(arrival, counted, model.params, accepted=rejected is None)
-        if remembered or self.stages.remember_all:
-            self.stages.estimate.learn(update, *counted, accepted=rejected is None)
+        step = self.passes.step(update, arrival, kept, model.params, accepted=rejected is None, remembered=remembered)
+        moves = self._spend(arrival)
+        self._forget_one_too_many()
         self._num_arrivals += 1
-        arrival.evidence.update(self.stages.estimate.evidence())
-        if direction is not None:
-            arrival.evidence["direction_norm"] = norm(direction)
-        reason = rejected or (Reason.ACCEPTED if arrival.known else Reason.FIRST_CONTACT)
-        return Verdict(rejected is None, reason, direction, arrival.evidence)
+        if self.stages.estimate is not None:
+            arrival.evidence.update(self.stages.estimate.evidence())
+        if step is None or not moves:
+            return Verdict(rejected is None, self._reason(arrival, rejected, moves), None, arrival.evidence)
+        direction, arrival.evidence["direction_norm"] = step
+        return Verdict(rejected is None, self._reason(arrival, rejected, moves), direction, arrival.evidence)
+
+    def meet(self, client: ClientId, name: str) -> None:
+        """The outside world calls this client so."""
+        for stage in self._named.values():
+            stage.meet(client, name)
 
     def excluded(self) -> dict[ClientId, str]:
         """Known clients that have no vote until further notice, and why."""
-        return {client: why for votes in self.stages.votes for client, why in votes.excluded().items()}
+        return self.stages.excluded()
 
     def absent(self) -> frozenset[ClientId]:
         """Who has no vote at the next step alone."""
-        return frozenset().union(*(votes.absent(self._num_arrivals) for votes in self.stages.votes))
+        return self.stages.absent(self._num_arrivals)
 
     def estimate(self, client: ClientId, params: Vector) -> Vector:
         """What this client would send for `params`, as far as its past tells."""
-        weights = self.stages.estimate.weights_at(params, client)
-        return self.history.estimate(client, weights[0], params)
+        return self.passes.estimate(client, params)
 
     def estimates(self, params: Vector) -> Vector:
         """(n, d): what every known client would send for `params`, in the order of `history.clients`."""
-        out = np.empty((len(self.history), self._dim), np.float32)
-        self.history.estimates(self.stages.estimate.weights_at(params), params, out)
-        return out
+        return self.passes.estimates(params)
+
+    def distances(self, client: ClientId, delta: Vector, base: Vector) -> tuple[float, float]:
+        """How far the update and its base model are from the client's reference: |g - g_ref|, |w - w_ref|."""
+        return self.passes.distances(client, delta, base)
 
     def influence(self, params: Vector) -> dict[ClientId, float] | None:
         """How far the model follows each known client; None where the combiner cannot tell."""
-        combiner = self.stages.combine
-        if not isinstance(combiner, WeighsClients):
-            return None
-        clients, excluded = self.history.clients, self.excluded().keys() | self.absent()
-        shares = dict.fromkeys(clients, 0.0)
-        voting = [row for row, client in enumerate(clients) if client not in excluded]
-        for row, share in zip(voting, combiner.influence(self.estimates(params)[voting]), strict=True):
-            shares[clients[row]] = float(share)
-        return shares
+        return self.passes.influence(params, self._num_arrivals)
 
     def state_dict(self) -> StateDict:
-        state: StateDict = {"num_arrivals": np.array(self._num_arrivals, np.int64)}
-        if self._compares:
-            state["direction"] = self._consensus.copy()
+        state: StateDict = {"num_arrivals": np.array(self._num_arrivals, np.int64), **self.passes.state_dict()}
         for name, stage in self._named.items():
             state |= scoped(name, stage.state_dict())
         return state
@@ -116,44 +112,13 @@ class Pipeline:
         state = renamed(state)
         try:
             self._num_arrivals = int(np.asarray(state["num_arrivals"], np.int64))
-            if self._compares:
-                self._follow(np.array(state["direction"], np.float32))
+            self.passes.load_state_dict(state)
             for name, stage in self._named.items():
                 stage.load_state_dict(unscoped(name, state))
         except KeyError as missing:
             raise StateError(
                 f"saved state holds no {missing}: it is of another defense, or of other settings"
             ) from None
-
-    def _measure(self, update: Update, model: Model) -> tuple[Arrival, kernels.Change | None]:
-        """All numbers that any stage asks for."""
-        client, known = update.client, update.client in self.history
-        found = kernels.measure(
-            update.delta,
-            update.base.params,
-            (self.history.last_delta(client), self.history.last_base(client)) if known else None,
-            self._consensus,
-            *(() if self._signs is None else (self._signs, WIDTH)),
-        )
-        length, change = math.sqrt(found.square), found.change
-        arrival = Arrival(
-            client=client,
-            number=self._num_arrivals,
-            known=known,
-            norm=length,
-            delta_change=change.delta_change if change else 0.0,
-            param_change=change.param_change if change else 0.0,
-            agreement=self._agreement(found),
-            sketch=found.sketch / found.square**0.5 if self._signs is not None and length > 0.0 else None,
-            evidence={"norm": length, "staleness": float(staleness(update, model))},
-        )
-        return arrival, change
-
-    def _agreement(self, found: kernels.Measured) -> float | None:
-        if not len(self._consensus):
-            return None
-        lengths = found.square * self._consensus_square
-        return found.product / lengths**0.5 if lengths > 0.0 else 0.0
 
     def _judge(self, arrival: Arrival) -> tuple[str | None, bool]:
         """Why the update is rejected, if it is, and whether it becomes its sender's reference."""
@@ -162,51 +127,22 @@ class Pipeline:
                 return reason, judge.remembers
         return None, True
 
-    def _limits(self, arrival: Arrival) -> tuple[float, float]:
-        change = self.stages.change
-        return self.stages.length.limit(arrival), math.inf if change is None else change.limit(arrival)
+    def _spend(self, arrival: Arrival) -> bool:
+        """Whether this arrival moves the model."""
+        if self.stages.budget is None:
+            return True
+        established = all(votes.is_established(arrival.client) for votes in self.stages.votes)
+        return self.stages.budget.spend(arrival, established=established)
 
-    def _shortened(
-        self, update: Update, arrival: Arrival, change: kernels.Change | None, longest: float, furthest: float
-    ) -> Counted:
-        """As much of the update as its length and its distance from its sender's last one allow. The evidence tells."""
-        delta, client, evidence = update.delta, update.client, arrival.evidence
-        if arrival.norm > longest:
-            evidence["shortened_to"] = longest / arrival.norm
-            delta = delta * np.float32(longest / arrival.norm)
-            change = self.history.change(client, delta, update.base.params) if change is not None else None
-        if change is not None and change.delta_change > furthest:
-            evidence["change_shortened_to"] = share = furthest / change.delta_change
-            step = np.float32(share) * change.delta_step
-            change = change._replace(delta_step=step, delta_change=furthest, curvature=share * change.curvature)
-            delta = self.history.last_delta(client) + step
-        return Counted(delta, change)
+    def _reason(self, arrival: Arrival, rejected: str | None, moves: bool) -> str:
+        if rejected is not None:
+            return rejected
+        if not moves:
+            return Reason.OVER_BUDGET
+        return Reason.ACCEPTED if arrival.known else Reason.FIRST_CONTACT
 
-    def _combine(self, arrival: Arrival, counted: Counted, params: Vector, *, accepted: bool) -> Vector | None:
-        """Eqs. (4)-(5): combine the received update, if accepted, with the estimates of everyone else."""
-        combiner, estimator = self.stages.combine, self.stages.estimate
-        received = counted.delta if accepted else None
-        if combiner is None:
-            return received
-        absent = self.absent()
-        without = self.excluded().keys() | absent | {arrival.client}
-        excluded = np.array([client in without for client in self.history.clients], np.bool_)
-        vote = None if arrival.client in absent else received
-        if vote is None and excluded.all():
-            return None
-        lead = None
-        if self.stages.lead > 0.0 and accepted and counted.change is not None:
-            lead = np.float32(self.stages.lead) * counted.change.delta_step
-        weights = estimator.weights(params)
-        step = combiner.combine(
-            Ballot(estimator, weights, excluded, params, arrival.client, vote, lead, self._num_arrivals)
-        )
-        estimator.advance(step)
-        if self._compares:
-            self._follow(step.direction if lead is None else step.direction - lead)
-        return step.direction
-
-    def _follow(self, consensus: Vector) -> None:
-        """Take the newest combination of all votes, without any lead, as what updates are compared with."""
-        self._consensus = consensus
-        self._consensus_square = kernels.dot(consensus, consensus)
+    def _forget_one_too_many(self) -> None:
+        for votes in self.stages.votes:
+            if (client := votes.one_too_many()) is not None:
+                for stage in self._named.values():
+                    stage.forget(client)

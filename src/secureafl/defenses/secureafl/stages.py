@@ -9,6 +9,7 @@ Shapes: n = known clients, d = parameters, r = rows that the history keeps of a 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
@@ -17,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from secureafl import kernels
+from secureafl.errors import SettingsError
 from secureafl.history import Float, History
 from secureafl.types import Array, ClientId, StateDict, Update, Vector
 
@@ -34,6 +36,7 @@ class Arrival:
     known       whether the sender has a reference, its last remembered update; if not, this is first contact
     norm        |g|
     delta_change, param_change  |g - g_ref| and |w - w_ref|; 0 at first contact
+    excess      how many times as long as it may count the update is; 1 if it counts whole, or is judged as it came
     agreement   cosine between g and the consensus; None while there is none, or where no stage asks
     sketch      sums of g's coordinates with random signs, for a g of unit length; None for a g of length 0, or where
                 no stage asks
@@ -46,8 +49,9 @@ class Arrival:
     norm: float
     delta_change: float = 0.0
     param_change: float = 0.0
+    excess: float = 1.0
     agreement: float | None = None
-    sketch: Float | None = None
+    sketch: npt.NDArray[np.floating] | None = None
     evidence: dict[str, float] = field(default_factory=dict)
 
 
@@ -70,6 +74,12 @@ class Stage:
     def load_state_dict(self, state: Mapping[str, Array]) -> None:
         """Take over what `state_dict` of an equally configured stage returned."""
 
+    def meet(self, client: ClientId, name: str) -> None:
+        """The outside world calls this client so. Told once for each client, and again after a restart."""
+
+    def forget(self, client: ClientId) -> None:
+        """Keep nothing of this client, one of too many that are new."""
+
 
 class Judge(Stage):
     """Decides whether an update is accepted. Judges are asked in turn, until one rejects."""
@@ -91,7 +101,7 @@ class Limit(Stage):
 
 
 class Votes(Stage):
-    """Decides who has no vote."""
+    """Decides what each client's vote weighs, or who has none."""
 
     def hear(self, arrival: Arrival, *, accepted: bool, remembered: bool) -> None:
         """Take note of an arrival that was judged."""
@@ -101,8 +111,32 @@ class Votes(Stage):
         return {}
 
     def absent(self, number: int) -> frozenset[ClientId]:
-        """Who has no vote at the step of this arrival alone."""
+        """Who has no vote at the step of this arrival alone. Only combiners that read everyone ask."""
         return NO_ONE
+
+    def weight(self, client: ClientId) -> float:
+        """What the client's vote weighs, from 0 to 1. Only the running mean asks, of the sender at each arrival."""
+        return 0.0 if client in self.excluded() else 1.0
+
+    def weights_changed(self) -> bool:
+        """Whether the weights of others than senders changed since this was last asked."""
+        return False
+
+    def is_established(self, client: ClientId) -> bool:
+        """Whether the client is no newcomer any more."""
+        return True
+
+    def one_too_many(self) -> ClientId | None:
+        """A newcomer that should be forgotten, because there are too many."""
+        return None
+
+
+class Budget(Stage):
+    """Decides which arrivals move the model."""
+
+    def spend(self, arrival: Arrival, *, established: bool) -> bool:
+        """Whether this one does; `established` says that its sender is no newcomer."""
+        raise NotImplementedError
 
 
 class Estimator(Stage):
@@ -190,7 +224,8 @@ class Stages:
     length        how long an update may count as
     change        how far from its sender's last one; None for any distance
     votes         who has no vote
-    estimate      what idle clients would send
+    budget        which arrivals move the model; None for all of them
+    estimate      what idle clients would send; None for a combiner that keeps their last updates itself
     combine       what step the votes give; None steps along each accepted update alone
     lead          share of an accepted update's change that moves the model at once, beside its one vote
     remember_all  whether rejected updates become their senders' references too
@@ -202,16 +237,29 @@ class Stages:
     length: Limit
     change: Limit | None = None
     votes: tuple[Votes, ...] = ()
-    estimate: Estimator
+    budget: Budget | None = None
+    estimate: Estimator | None
     combine: Combiner | None
     lead: float = 0.0
     remember_all: bool = False
 
     def each(self) -> dict[str, Stage]:
         """Every stage once, by name."""
-        places = (*self.judges, self.length, self.change, *self.votes, self.estimate, self.combine)
+        places = (*self.judges, self.length, self.change, *self.votes, self.budget, self.estimate, self.combine)
         found: dict[str, Stage] = {}
         for stage in places:
             if stage is not None and found.setdefault(stage.name, stage) is not stage:
-                raise ValueError(f"two stages are called {stage.name!r}: give each a name of its own")
+                raise SettingsError(f"two stages are called {stage.name!r}: give each a name of its own")
         return found
+
+    def excluded(self) -> dict[ClientId, str]:
+        """Known clients that have no vote until further notice, and why."""
+        return {client: why for votes in self.votes for client, why in votes.excluded().items()}
+
+    def absent(self, number: int) -> frozenset[ClientId]:
+        """Who has no vote at the step of this arrival alone."""
+        return frozenset().union(*(votes.absent(number) for votes in self.votes))
+
+    def weight(self, client: ClientId) -> float:
+        """What the client's vote weighs."""
+        return math.prod(votes.weight(client) for votes in self.votes)

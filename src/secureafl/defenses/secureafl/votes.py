@@ -30,6 +30,12 @@ class RejectedInARow(Votes):
     def excluded(self) -> Mapping[ClientId, str]:
         return {client: REJECTED_IN_A_ROW for client, count in self._rejections.items() if count >= self._limit}
 
+    def weight(self, client: ClientId) -> float:
+        return 0.0 if self._rejections[client] >= self._limit else 1.0
+
+    def forget(self, client: ClientId) -> None:
+        self._rejections.pop(client, None)
+
     def state_dict(self) -> StateDict:
         return {"rejections": np.array(sorted(self._rejections.items()), np.int64).reshape(-1, 2)}
 

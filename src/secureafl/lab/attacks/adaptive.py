@@ -284,5 +284,5 @@ def _loses_vote(view: View, candidate: Candidate) -> bool:
 
 
 def _passes(view: View, sent: Vector) -> bool:
-    change, _ = view.shadow.history.distances(view.client, sent, view.base.params)
+    change, _ = view.shadow.distances(view.client, sent, view.base.params)
     return change <= view.shadow.allowance(view.client, view.base.params)

@@ -119,7 +119,7 @@ def num_excluded(defense: Defense) -> int | None:
 
 _NEVER_ARRIVE = {Reason.UNSOLICITED, Reason.TICKET_CLOSED}
 _ANSWERS = {Event.ARRIVAL, Event.REFUSED}
-_GOOD = {Reason.ACCEPTED, Reason.FIRST_CONTACT, Reason.BUFFERED}
+_GOOD = {Reason.ACCEPTED, Reason.FIRST_CONTACT, Reason.BUFFERED, Reason.OVER_BUDGET}
 
 
 class Telemetry:

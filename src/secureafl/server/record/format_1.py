@@ -24,6 +24,8 @@ def upgraded(facts: Mapping[str, Any]) -> dict[str, Any]:
     """The facts of such a run, as the present format states them."""
     own = dict(facts.get("defense_settings", {}))
     seed = own.pop("sketch_seed", 0)
+    if facts.get("defense") == "secureafl" and own.get("estimates", True):
+        own.setdefault("aggregate", "median")  # the default of 0.1
     if (entry := DEFENSES.get(str(facts.get("defense")))) is not None:
         own = entry.settings(**own).model_dump(mode="json")  # 0.1 stated what was set, not what was in force
     return {**facts, "defense_settings": own, "seed": seed, "count_refused": True}

@@ -13,7 +13,7 @@ from secureafl.server.live.federation import Result, Status
 from secureafl.text import one_line, visible
 from secureafl.types import Reason
 
-GOOD = {Reason.ACCEPTED, Reason.FIRST_CONTACT, Reason.BUFFERED}
+GOOD = {Reason.ACCEPTED, Reason.FIRST_CONTACT, Reason.BUFFERED, Reason.OVER_BUDGET}
 
 
 class Progress:

@@ -121,8 +121,11 @@ EVIDENCE: dict[str, str] = {
     "shortened_to": "share of its length that counts; only where it was too long",
     "change_shortened_to": "share of its change since the client's last update that counts; only where it was too far",
     "staleness": "arrivals since the model it was computed on",
-    "agreement": "how far the client's updates point the way of everyone's median, averaged over time",
+    "agreement": "how far the client's updates point the way of all votes together, averaged over time",
+    "pull": "how far what the client keeps asking for points the way of what all others do",
     "alike": "clients who keep asking for much the same as this one, itself included",
+    "vote": "what the client's vote weighs, from 0 to 1",
+    "steps_left": "how often the client may move the model before it has to wait",
     "calibration": "share of the predicted changes that real updates bore out",
     "direction_norm": "length of the direction that the model then moved along",
     "cosine": "how far it points the way of the reference: 1 the same, -1 the opposite",
@@ -144,11 +147,14 @@ _VERDICTS: dict[str, str] = {
     Reason.ACCEPTED: "It was accepted.",
     Reason.FIRST_CONTACT: "It was the client's first update: accepted, and shortened if too long (it was {norm} long).",
     Reason.BUFFERED: "It was accepted into a buffer; the model moves once every buffer holds something.",
+    Reason.OVER_BUDGET: "It was accepted and renewed the client's vote, but the model did not move: this client comes"
+    " far more often than others, and had no step left.",
+    Reason.TOO_LONG: "It was rejected: it was many times as long as is usual ({norm}).",
     Reason.CHANGED_TOO_ABRUPTLY: "It was rejected: since its last accepted update the client changed {lipschitz_factor}"
     " per unit of change of the model, more than the {threshold} that most updates stay under.",
     Reason.CHANGED_ON_SAME_MODEL: "It was rejected: the client sent something else for the very same model.",
     Reason.FILTER_CLOSED: "It was rejected: after first contact this configuration accepts no one.",
-    Reason.AGAINST_CONSENSUS: "It was rejected: over time the client pulls against the median of all (average agreement"
+    Reason.AGAINST_CONSENSUS: "It was rejected: over time the client pulls against all others (average agreement"
     " {agreement}), far more than others do.",
     Reason.TOO_FREQUENT: "It was rejected: this client was among the last ones accepted.",
     Reason.AGAINST_REFERENCE: "It was rejected: it points away from the server's reference (cosine {cosine}).",

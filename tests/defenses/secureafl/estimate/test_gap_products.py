@@ -5,12 +5,17 @@ from tests.support import Federation, Quadratic, update
 from secureafl import Model, SecureAFL, SecureAFLSettings
 from secureafl.defenses.secureafl import HessianProduct
 from secureafl.defenses.secureafl.estimate.gap_products import MAX_DRIFT, GapProducts
-from secureafl.history import Precision
+from secureafl.history import History, Precision
 
 
 def gaps_of(secure: SecureAFL) -> GapProducts:
     assert isinstance(secure.stages.estimate, HessianProduct)
     return secure.stages.estimate.gaps
+
+
+def history_of(secure: SecureAFL) -> History:
+    assert isinstance(secure.history, History)
+    return secure.history
 
 
 def run(num_arrivals: int, **settings: object) -> tuple[SecureAFL, Federation]:
@@ -27,7 +32,7 @@ def test_carried_products_stay_those_of_the_rows_for_2000_steps(precision: Preci
     assert gaps_of(secure).num_exact == 1
     carried, exact = (
         gaps_of(secure).at(federation.machine.model.params),
-        secure.history.products(federation.machine.model.params),
+        history_of(secure).products(federation.machine.model.params),
     )
     scale = np.sqrt(np.maximum(np.abs(exact), 1e-300).max(axis=0))
     assert np.abs(carried - exact).max() <= 1e-6 * float(scale.max() ** 2)
@@ -67,6 +72,6 @@ def test_one_direction_of_a_foreign_model_does_not_disturb_the_next() -> None:
     elsewhere = Model(here.version, here.params + np.float32(1))
     expected = {c: secure.estimate(c, here.params) for c in secure.history.clients}
     gaps_of(secure).at(elsewhere.params)
-    exact = secure.history.products(here.params)
+    exact = history_of(secure).products(here.params)
     np.testing.assert_array_equal(gaps_of(secure).at(here.params), exact)
     assert all(np.array_equal(secure.estimate(c, here.params), expected[c]) for c in expected)

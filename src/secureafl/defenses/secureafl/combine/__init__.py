@@ -1,5 +1,6 @@
-"""One step of all votes: the median, or something else that reads everyone's."""
+"""One step of all votes: a running mean that reads the sender's row, or what reads everyone's."""
 
 from secureafl.defenses.secureafl.combine.coordinate_wise import Mean, Median, TrimmedMean
+from secureafl.defenses.secureafl.combine.running_mean import RunningMean
 
-__all__ = ["Mean", "Median", "TrimmedMean"]
+__all__ = ["Mean", "Median", "RunningMean", "TrimmedMean"]

@@ -18,6 +18,9 @@ from secureafl.errors import UnknownSettingError
 from secureafl.lab.cells.cell import PAPER_DEFAULTS, CellSettings
 from secureafl.settings import nearest
 
+MEDIAN: Mapping[str, Any] = {"aggregate": "median"}
+"""The default of 0.1, which the paper's ablations are made with."""
+
 DEFENSES = ("asyncsgd", "kardam", "basgd", "sageflow", "zenopp", "aflguard", "asyncdefender", "secureafl")
 """In the order of the paper's tables."""
 ATTACKS = (
@@ -59,16 +62,21 @@ TUNED: Mapping[str, Mapping[str, Any]] = {
 }
 """What the `tuning` sweep found best, by defense."""
 WITHOUT: Mapping[str, Mapping[str, Any]] = {
-    "lead": {"lead": 0.0},
-    "bucket": {"bucket": 1},
-    "opposition": {"opposition": None},
-    "alike": {"alike": None},
-    "silence": {"silence_after": None},
-    "max_change": {"max_change": None},
-    "filter": {key: PAPER[key] for key in ("percentile", "tolerance", "window", "gap_damping")},
+    "lead": {**MEDIAN, "lead": 0.0},
+    "bucket": {**MEDIAN, "bucket": 1},
+    "opposition": {**MEDIAN, "opposition": None},
+    "alike": {**MEDIAN, "alike": None},
+    "silence": {**MEDIAN, "silence_after": None},
+    "max_change": {**MEDIAN, "max_change": None},
+    "filter": {**MEDIAN, **{key: PAPER[key] for key in ("percentile", "tolerance", "window", "gap_damping")}},
 }
 """Our additions to the paper, each taken back alone."""
-STRICTER: Sequence[Mapping[str, Any]] = ({}, {"opposition": 2.0}, {"tolerance": 2.0}, {"bucket": 1})
+STRICTER: Sequence[Mapping[str, Any]] = (
+    MEDIAN,
+    {**MEDIAN, "opposition": 2.0},
+    {**MEDIAN, "tolerance": 2.0},
+    {**MEDIAN, "bucket": 1},
+)
 """Our defaults, and each limit that an attacker who knows them can exhaust, drawn tighter."""
 TIMED = ("asyncsgd", "zenopp", "aflguard", "secureafl")
 
@@ -142,7 +150,7 @@ def _tuning() -> Cells:
 
 def _estimator() -> Cells:
     corrections: Sequence[Mapping[str, Any]] = [
-        {"correction": name} for name in ("none", "raw", "bounded", "calibrated")
+        {"aggregate": "median", "correction": name} for name in ("none", "raw", "bounded", "calibrated")
     ]
     rows = [*corrections, *WITHOUT.values(), *({**PAPER, **correction} for correction in corrections)]
     return [
@@ -193,7 +201,7 @@ def _percentile() -> Cells:
 
 
 def _variants() -> Cells:
-    settings = [*(dict(changes) for changes in PAPER_VARIANTS.values()), {}]
+    settings = [*({**MEDIAN, **changes} for changes in PAPER_VARIANTS.values()), MEDIAN]
     return [
         CellSettings(defense="secureafl", attack=attack, defense_settings=changes)
         for changes in settings
@@ -209,7 +217,7 @@ def _estimation_error() -> Cells:
             evaluate_every=25,
             num_estimated=10,
             num_test=2000,
-            defense_settings={**changes, "correction": correction},
+            defense_settings={**MEDIAN, **changes, "correction": correction},
         )
         for changes in ({}, PAPER)
         for correction in ("calibrated", "bounded", "raw", "none")
@@ -299,7 +307,7 @@ def row_of(recipe: Recipe, settings: Mapping[str, Any]) -> str:
     """Which row of the recipe's table a cell with these (complete) settings belongs to."""
     own, defense = settings["defense_settings"], str(settings["defense"])
     if recipe.row == "variant":
-        variants = {name: SecureAFLSettings(**changes).model_dump() for name, changes in PAPER_VARIANTS.items()}  # type: ignore[arg-type]
+        variants = {name: _complete({**MEDIAN, **changes}) for name, changes in PAPER_VARIANTS.items()}
         return next((name for name, full in variants.items() if full == own), "secureafl")
     if recipe.row == "method":
         return f"{defense}-paper" if reads_literally(settings) else defense
@@ -331,16 +339,21 @@ def shown_metric(settings: Mapping[str, Any], metric: str) -> str:
 
 
 def described(defense: str, own: Mapping[str, Any]) -> str:
-    """A defense by how its settings differ from its defaults; SecureAFL's from the paper's, if those are nearer."""
-    defaults = DEFENSE_ENTRIES[defense].settings().model_dump()
-    differences = {key: value for key, value in own.items() if value != defaults[key] and key != "num_classes"}
-    name = defense
+    """A defense by how its settings differ from its defaults; SecureAFL's from those of 0.1 or the paper's, if nearer."""
+    bases = {defense: DEFENSE_ENTRIES[defense].settings().model_dump(mode="json")}
     if defense == "secureafl":
-        literal = SecureAFLSettings.paper().model_dump()
-        from_paper = {key: value for key, value in own.items() if value != literal[key]}
-        if len(from_paper) < len(differences):
-            name, differences = "secureafl-paper", from_paper
-    return ", ".join([name, *(f"{key}={value}" for key, value in differences.items())])
+        bases |= {"secureafl-median": _complete(MEDIAN), "secureafl-paper": _complete(PAPER)}
+    differences = {
+        name: {key: value for key, value in own.items() if value != base[key] and key != "num_classes"}
+        for name, base in bases.items()
+    }
+    name = min(differences, key=lambda name: len(differences[name]))
+    return ", ".join([name, *(f"{key}={value}" for key, value in differences[name].items())])
+
+
+def _complete(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """All of SecureAFL's settings, as a cell has them."""
+    return SecureAFLSettings(**settings).model_dump(mode="json")
 
 
 @cache

@@ -1,0 +1,141 @@
+"""The weighted mean of everyone's last update, kept as a running sum: an arrival reads and writes its sender's row.
+
+    S += w' v - w v_last ;  W += w' - w ;  g = S / W + lead (v - v_last)
+
+v is the sender's update after the limits, w its weight. The sum is exact (see `kernels.sums`), so it is at any time
+what it would be if it were computed anew, and needs no correction.
+
+Shapes: d = parameters.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from secureafl import kernels
+from secureafl.defenses.base import scoped, unscoped
+from secureafl.defenses.secureafl.stages import Combiner
+from secureafl.errors import StateError
+from secureafl.history.last_updates import LastUpdates, Row
+from secureafl.types import Array, ClientId, StateDict, Vector
+
+MAX_VOTES = 1 << 20
+"""So many updates of the greatest length, all in one coordinate, can be added up."""
+
+
+class RunningMean(Combiner):
+    """Keeps everyone's last update, its weight, and their mean.
+
+    clip_norm  the greatest length that an update may count as
+    """
+
+    def __init__(self, dim: int, clip_norm: float = 50.0) -> None:
+        self.rows = LastUpdates(dim)
+        self.unit = 2.0 ** (math.ceil(math.log2(clip_norm * MAX_VOTES)) - 62)
+        self._votes: kernels.Sum = np.zeros(dim, np.int64)
+        self._weights: dict[ClientId, int] = {}  # in units of 1 / FULL; rows without weight are not in the sum
+        self._all_weights = 0
+        self._visited: list[ClientId] = []  # whose weight is still to be looked at, last first
+        self.mean: Vector = np.empty(0, np.float32)
+        self.mean_square = 0.0
+
+    def weight(self, client: ClientId) -> float:
+        """The weight with which the client's vote is in the mean."""
+        return self._weights.get(client, 0) / kernels.FULL
+
+    def shares(self) -> dict[ClientId, float]:
+        """Each known client's share in the mean."""
+        total = max(1, self._all_weights)
+        return {client: self._weights.get(client, 0) / total for client in self.rows}
+
+    def replace(
+        self,
+        client: ClientId,
+        delta: Vector,
+        of_delta: float,
+        of_row: float,
+        base_sketch: Vector | None,
+        weight: float,
+        lead: float,
+    ) -> kernels.Replaced | None:
+        """Make v = of_delta delta + of_row v_last the client's vote; None while nobody has one.
+
+        base_sketch  of the model the update was made for; None if the client's row stays as it is
+        """
+        row = self.rows.read(client)
+        if row is None:
+            if base_sketch is None:  # an unknown client that is not to be remembered
+                return self._renew()
+            row = Row(np.zeros(self.rows.dim, np.float32), 0.0, base_sketch)
+            self.rows.write(client, row)
+        before, after = self._weights.get(client, 0), round(weight * kernels.FULL)
+        self._weigh(client, after)
+        replaced = kernels.replace(
+            self._votes, row.delta, delta, of_delta, of_row, before, after, self._all_weights, self.unit, lead
+        )
+        row.square = replaced.row_square
+        if base_sketch is not None:
+            row.base_sketch = base_sketch
+        return self._follow(replaced)
+
+    def reweigh(self, client: ClientId, weight: float) -> None:
+        """Give the client's vote another weight. It shows in the next mean."""
+        row = self.rows.read(client)
+        before, after = self._weights.get(client, 0), round(weight * kernels.FULL)
+        if row is not None and after != before:
+            kernels.reweigh(self._votes, row.delta, before, after, self.unit)
+            self._weigh(client, after)
+
+    def review(self) -> None:
+        """Look at everyone's weight in the course of the next arrivals."""
+        self._visited = self.rows.clients
+
+    def visit(self, weight: Callable[[ClientId], float], most: int) -> None:
+        """Bring the weights of some clients that are still to be looked at up to date."""
+        for _ in range(min(most, len(self._visited))):
+            client = self._visited.pop()
+            self.reweigh(client, weight(client))
+
+    def forget(self, client: ClientId) -> None:
+        self.reweigh(client, 0.0)
+        self.rows.drop(client)
+
+    def state_dict(self) -> StateDict:
+        return {
+            "votes": self._votes.copy(),
+            "weights": np.array(list(self._weights.items()), np.int64).reshape(-1, 2),
+            "visited": np.array(self._visited, np.int64),
+            "mean": self.mean.copy(),
+            **scoped("rows", self.rows.state_dict()),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Array]) -> None:
+        if np.asarray(state["votes"]).shape != self._votes.shape:
+            raise StateError(f"saved votes have {len(state['votes'])} coordinates; this model has {len(self._votes)}")
+        self._votes = np.array(state["votes"], np.int64)
+        self._weights = {ClientId(client): weight for client, weight in np.asarray(state["weights"]).tolist()}
+        self._all_weights = sum(self._weights.values())
+        self._visited = [ClientId(client) for client in np.asarray(state["visited"]).tolist()]
+        self.mean = np.array(state["mean"], np.float32)
+        self.mean_square = kernels.dot(self.mean, self.mean)
+        self.rows.load_state_dict(unscoped("rows", state))
+
+    def _renew(self) -> kernels.Replaced | None:
+        """The mean as it stands."""
+        nothing = np.zeros(self.rows.dim, np.float32)
+        replaced = kernels.replace(self._votes, nothing, nothing, 0.0, 0.0, 0, 0, self._all_weights, self.unit, 0.0)
+        return self._follow(replaced)
+
+    def _follow(self, replaced: kernels.Replaced) -> kernels.Replaced | None:
+        if self._all_weights == 0:
+            return None
+        self.mean, self.mean_square = replaced.mean, replaced.mean_square
+        return replaced
+
+    def _weigh(self, client: ClientId, weight: int) -> None:
+        self._all_weights += weight - self._weights.pop(client, 0)
+        if weight:
+            self._weights[client] = weight

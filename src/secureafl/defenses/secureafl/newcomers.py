@@ -1,0 +1,90 @@
+"""How a newcomer gets its vote: it grows with the updates that were accepted, and all newcomers together stay few.
+
+A new name costs nothing, so a name alone is worth little. A client's weight is its accepted updates over `full_after`,
+and whole from then on. Together newcomers have at most `share` of all votes, once there are MIN_CLIENTS others: whoever
+comes when there is no room waits for its vote, but its updates count towards it.
+
+What is remembered of newcomers is limited too. Of more than `most` of them, the one heard least recently loses what is
+kept of it but the number of its accepted updates.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+from collections.abc import Mapping
+
+import numpy as np
+
+from secureafl.defenses.secureafl.consensus import MIN_CLIENTS
+from secureafl.defenses.secureafl.stages import Arrival, Votes
+from secureafl.kernels import FULL
+from secureafl.types import Array, ClientId, StateDict
+
+
+class Newcomers(Votes):
+    """Weighs clients by how often they were accepted.
+
+    full_after  accepted updates that make a whole vote
+    share       of all votes that newcomers may have together
+    most        newcomers of whom more than that number is remembered
+    """
+
+    name = "newcomers"
+
+    def __init__(self, full_after: int = 5, share: float = 0.2, most: int = 10_000) -> None:
+        self._full_after = full_after
+        self._share = share
+        self._most = most
+        self._accepted: dict[ClientId, int] = {}  # of clients without a whole vote
+        self._established: set[ClientId] = set()
+        self._votes: OrderedDict[ClientId, int] = (
+            OrderedDict()
+        )  # newcomers' weights in units of 1 / FULL, by last heard
+        self._given = 0  # the sum of these
+
+    def is_established(self, client: ClientId) -> bool:
+        return client in self._established
+
+    def hear(self, arrival: Arrival, *, accepted: bool, remembered: bool) -> None:
+        client = arrival.client
+        if client in self._established:
+            return
+        self._given -= self._votes.pop(client, 0)
+        count = self._accepted.get(client, 0) + accepted
+        if count >= self._full_after:
+            self._established.add(client)
+            self._accepted.pop(client, None)
+            return
+        self._accepted[client] = count
+        weight = min(count * FULL // self._full_after, max(0, self._limit() - self._given))
+        self._votes[client] = weight
+        self._given += weight
+
+    def weight(self, client: ClientId) -> float:
+        return 1.0 if client in self._established else self._votes.get(client, 0) / FULL
+
+    def one_too_many(self) -> ClientId | None:
+        return next(iter(self._votes)) if len(self._votes) > self._most else None
+
+    def forget(self, client: ClientId) -> None:
+        self._given -= self._votes.pop(client, 0)
+
+    def state_dict(self) -> StateDict:
+        return {
+            "accepted": np.array(list(self._accepted.items()), np.int64).reshape(-1, 2),
+            "established": np.array(sorted(self._established), np.int64),
+            "votes": np.array(list(self._votes.items()), np.int64).reshape(-1, 2),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Array]) -> None:
+        self._accepted = {ClientId(client): count for client, count in np.asarray(state["accepted"]).tolist()}
+        self._established = {ClientId(client) for client in np.asarray(state["established"]).tolist()}
+        self._votes = OrderedDict((ClientId(client), votes) for client, votes in np.asarray(state["votes"]).tolist())
+        self._given = sum(self._votes.values())
+
+    def _limit(self) -> int:
+        """What newcomers may have together, in units of 1 / FULL."""
+        if len(self._established) < MIN_CLIENTS:
+            return FULL * (len(self._votes) + 1)
+        return math.floor(self._share / (1.0 - self._share) * len(self._established) * FULL)

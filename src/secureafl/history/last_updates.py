@@ -1,0 +1,93 @@
+"""The last update of each client, and a sketch of the model it was made for. One row per client, in memory."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from secureafl.types import Array, ClientId, StateDict, Vector
+
+
+@dataclass(slots=True, eq=False)
+class Row:
+    """What is kept of one client.
+
+    delta        (d,) its update, as far as it counted
+    square       |delta|^2
+    base_sketch  of the model that the update was made for
+    """
+
+    delta: Vector
+    square: float
+    base_sketch: Vector
+
+
+class LastUpdates:
+    """Rows by client. An arrival reads and writes its sender's row alone."""
+
+    def __init__(self, dim: int) -> None:
+        self.dim = dim
+        self._rows: dict[ClientId, Row] = {}
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __contains__(self, client: ClientId) -> bool:
+        return client in self._rows
+
+    def __iter__(self) -> Iterator[ClientId]:
+        return iter(self._rows)
+
+    @property
+    def clients(self) -> list[ClientId]:
+        """Known clients, in the order in which they came."""
+        return list(self._rows)
+
+    @property
+    def memory_bytes(self) -> int:
+        """Bytes taken by the rows."""
+        return sum(row.delta.nbytes + row.base_sketch.nbytes for row in self._rows.values())
+
+    def read(self, client: ClientId) -> Row | None:
+        """What is kept of this client. It may be changed in place."""
+        return self._rows.get(client)
+
+    def write(self, client: ClientId, row: Row) -> None:
+        """Keep this of the client."""
+        self._rows[client] = row
+
+    def drop(self, client: ClientId) -> None:
+        """Keep nothing of the client."""
+        self._rows.pop(client, None)
+
+    def last_delta(self, client: ClientId) -> Vector:
+        """The client's last update, as far as it counted."""
+        return self._rows[client].delta
+
+    def state_dict(self) -> StateDict:
+        rows = list(self._rows.values())
+        width = len(rows[0].base_sketch) if rows else 0
+        return {
+            "clients": np.array(self.clients, np.int64),
+            "rows": np.array([row.delta for row in rows], np.float32).reshape(len(rows), self.dim),
+            "squares": np.array([row.square for row in rows], np.float64),
+            "base_sketches": np.array([row.base_sketch for row in rows], np.float32).reshape(len(rows), width),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Array]) -> None:
+        clients, squares = np.asarray(state["clients"]).tolist(), np.asarray(state["squares"], np.float64).tolist()
+        rows, sketches = np.asarray(state["rows"], np.float32), np.asarray(state["base_sketches"], np.float32)
+        self._rows = {
+            ClientId(client): Row(row.copy(), square, sketch.copy())
+            for client, row, square, sketch in zip(clients, rows, squares, sketches, strict=True)
+        }
+
+
+def sketch_distance(a: npt.NDArray[np.floating], b: npt.NDArray[np.floating]) -> float:
+    """About the distance between two models, from their sketches; exactly 0 for the same model."""
+    gap = a.astype(np.float64) - b
+    return math.sqrt(float(sum((gap * gap).tolist())))
