@@ -11,6 +11,7 @@ import inspect
 import json
 import pkgutil
 import re
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from itertools import pairwise
@@ -25,7 +26,7 @@ from docstrings import to_rst
 import secureafl
 from secureafl import cli
 from secureafl.defenses import DEFENSES
-from secureafl.lab.attacks import ATTACKS
+from secureafl.lab.attacks import ATTACKS, AttackEntry
 from secureafl.settings import Settings
 
 ROOT = Path(__file__).parents[2]
@@ -189,6 +190,25 @@ def _default(field: Any) -> str:
     return repr(field.get_default(call_default_factory=True))
 
 
+# Attacks
+
+
+def attacks() -> str:
+    """A section for every attack: its file's docstring."""
+    return "\n".join(_attack_section(name, entry) for name, entry in ATTACKS.items())
+
+
+def _attack_section(name: str, entry: AttackEntry) -> str:
+    text = inspect.getdoc(sys.modules[entry.settings.__module__]) or ""
+    lines = [f"## `{name}`", ""]
+    for block in text.split("\n\n"):
+        indented = all(line.startswith("    ") for line in block.splitlines())
+        lines += ["```text", inspect.cleandoc(block), "```", ""] if indented else [_flat(block), ""]
+    measured = "Error and attack success rate are measured." if entry.is_backdoor else "The error is measured."
+    settings_name = entry.settings.__name__
+    return "\n".join([*lines, f"{measured} Settings: [{settings_name}](settings.md#{settings_name.lower()}).", ""])
+
+
 # Commands
 
 
@@ -306,6 +326,7 @@ def _scale_row(row: Mapping[str, Any]) -> tuple[str, ...]:
 PARTS: Mapping[str, Callable[[], str]] = {
     "interface": interface,
     "settings": settings,
+    "attacks": attacks,
     "commands": commands,
     "engines": engines,
     "scale": scale,

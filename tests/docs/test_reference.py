@@ -12,6 +12,7 @@ import typer.main
 
 import secureafl
 from secureafl import cli
+from secureafl.lab.attacks import ATTACKS
 from secureafl.server.record.entries import Event
 from secureafl.settings import Settings
 from secureafl.types import Reason
@@ -57,6 +58,15 @@ def test_every_command_is_on_the_page_with_its_options(generated: ModuleType) ->
             shown = parameter.opts[0] if parameter.param_type_name == "option" else parameter.human_readable_name
             row = next(line for line in text.splitlines() if f"`{shown}`" in line and line.startswith("|"))
             assert row.split("|")[-2].strip(), f"{command.name} {shown} says nothing"
+
+
+def test_every_attack_is_on_the_page_with_its_source_and_settings(generated: ModuleType) -> None:
+    text = generated.attacks()
+    assert [line[4:-1] for line in text.splitlines() if line.startswith("## ")] == list(ATTACKS)
+    section = text[text.index("## `flood`") : text.index("## `whitewash`")]
+    assert "Asynchronous Byzantine Machine Learning" in section
+    assert "```text\nm = -scale L g_0 / |g_0|" in section
+    assert "Settings: [FloodSettings](settings.md#floodsettings)." in section
 
 
 def test_every_public_name_is_on_the_page_once(generated: ModuleType) -> None:

@@ -100,7 +100,9 @@ def test_an_attack_brings_its_authors_values_for_such_images() -> None:
     assert CellSettings(dataset="cifar10", attack="threedfed").complete()["attack_settings"]["num_rows"] == 5
 
 
-@pytest.mark.parametrize("name", ["main-fashion-mnist", "malicious-fraction", "estimator", "main-udacity", "tuning"])
+@pytest.mark.parametrize(
+    "name", ["main-fashion-mnist", "malicious-fraction", "estimator", "main-udacity", "tuning", "fairness"]
+)
 def test_a_cells_command_leads_back_to_it(name: str) -> None:
     for cell in RECIPES[name].cells(seeds=[3])[::7]:
         _, _, _, *words = shlex.split(cell.command())

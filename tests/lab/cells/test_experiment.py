@@ -64,6 +64,7 @@ def test_a_result_has_the_recall_of_every_class_and_names_the_worst(tiny_source:
         assert result["final"][f"{prefix}worst_recall"] == min(recalls)
     last = [result["last"][f"recall_{label}"] for label in range(10)]
     assert last[result["worst_class"]["newest"]] == min(last)
+    assert result["held_class"] == 3
     curves = pq.read_table(tmp_path / cell.cell_id() / "curves.parquet")
     assert {"recall_3", "published_recall_3", "worst_recall"} <= set(curves["metric"].to_pylist())
     shards, labels = build(cell).simulation.data.shards, build(cell).dataset.train_y

@@ -17,6 +17,7 @@ from secureafl.lab.reports.sweep_plots import draw_lines
 from secureafl.lab.reports.tables import (
     arrange,
     best_places,
+    command_of,
     markdown,
     ours_text,
     paper_text,
@@ -118,6 +119,15 @@ def test_the_list_of_cells_says_whose_they_are() -> None:
         "provenance": {"commit": "0" * 40},
     }
     assert "| Zeno++, 5 | No attack |" in provenance(recipe, [result])
+
+
+def test_a_cell_of_an_older_version_is_listed_with_what_was_typed() -> None:
+    settings = CellSettings().complete()
+    command = "secureafl lab run --attack none"
+    result = {"settings": settings, "provenance": {"command": command}}
+    assert command_of(result) == "secureafl lab run"
+    settings["defense_settings"]["sketch_seed"] = 0  # a setting of 0.1
+    assert command_of(result) == command
 
 
 def test_only_one_rows_uploads_are_drawn_under_its_name() -> None:
@@ -229,7 +239,7 @@ def test_the_errors_of_a_regression_are_compared_by_share_and_shown_with_three_d
 def test_a_run_with_a_minority_shows_the_recall_of_its_class() -> None:
     recalls = {f"{prefix}recall_{label}": 0.1 * label for prefix in ("", "published_") for label in range(10)}
     result = {
-        "settings": CellSettings(partition="minority", minority_class=4).complete(),
+        "held_class": 4,
         "last": recalls,
         "worst_class": {"newest": 0, "published": 4},
     }

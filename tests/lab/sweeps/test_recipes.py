@@ -5,6 +5,7 @@ import pytest
 from secureafl.defenses import PAPER
 from secureafl.errors import SettingsError
 from secureafl.lab.attacks import ATTACKS
+from secureafl.lab.cells.build import draw_malicious
 from secureafl.lab.cells.cell import CellSettings
 from secureafl.lab.sweeps.recipes import RECIPES, find_recipe, paper_results, paper_table, row_of, shown_metric
 
@@ -48,6 +49,23 @@ def test_seeds_and_changes_apply_to_every_cell() -> None:
         (0.8, 0.1),
         (0.9, 0.1),
     }
+
+
+def test_a_minority_is_honest_whoever_attacks() -> None:
+    cells = RECIPES["fairness"].cells()
+    assert {(cell.partition, cell.held_class, len(cell.minority)) for cell in cells} == {("minority", 9, 5)}
+    assert {cell.attack for cell in cells} == {"none", "sign_flip", "imitate"}
+    assert {row_of(RECIPES["fairness"], cell.complete()) for cell in cells} == {
+        "asyncsgd",
+        "secureafl",
+        "secureafl-paper",
+    }
+    assert all(not draw_malicious(cell) & cell.minority for cell in cells)
+
+
+def test_look_alikes_are_few_where_few_are_enough() -> None:
+    found = {cell.attack: cell.num_malicious for cell in RECIPES["look-alikes"].cells()}
+    assert found == {"none": 10, "flood": 1, "whitewash": 5, "mimic": 10, "imitate": 10, "apart": 10}
 
 
 def test_a_misspelt_recipe_is_met_with_the_nearest() -> None:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from secureafl.errors import UnknownSettingError
 from secureafl.lab.attacks.adaptive import Adaptive, AdaptiveSettings
 from secureafl.lab.attacks.apart import Apart, ApartSettings
-from secureafl.lab.attacks.attack import Attack, Batch, View
+from secureafl.lab.attacks.attack import Attack, Batch, ChangesNames, ChoosesPace, View, Watches
 from secureafl.lab.attacks.dba import DBA, DBASettings
 from secureafl.lab.attacks.flood import Flood, FloodSettings
 from secureafl.lab.attacks.gaussian import Gaussian, GaussianSettings
@@ -82,6 +82,8 @@ __all__ = [
     "Attack",
     "AttackEntry",
     "Batch",
+    "ChangesNames",
+    "ChoosesPace",
     "DBASettings",
     "Flood",
     "FloodSettings",
@@ -107,6 +109,7 @@ __all__ = [
     "ThreeDFed",
     "ThreeDFedSettings",
     "View",
+    "Watches",
     "Whitewash",
     "WhitewashSettings",
     "build_attack",

@@ -64,6 +64,7 @@ def summary(
         "settings": lab.settings.complete(),
         "final": dict(evaluations[-1].metrics),
         "last": last_mean(evaluations),
+        "held_class": lab.settings.held_class,
         "worst_class": worst_classes(last_mean(evaluations)),
         "detection": detection_summary(columns, malicious, lab.settings.num_clients),
         "reasons": count_reasons(simulation.trace.reasons, columns, malicious),

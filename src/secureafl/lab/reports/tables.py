@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from secureafl.errors import UnknownSettingError
 from secureafl.lab.cells.cell import CellSettings
 from secureafl.lab.reports.plots import Cell, title
 from secureafl.lab.sweeps.recipes import Recipe, in_order, paper_table, row_of, shown_metric
@@ -154,11 +155,19 @@ def provenance(recipe: Recipe, results: Sequence[Result]) -> str:
                     *("" if figure is None else f"{float(figure):.3f}" for figure in figures),
                     *("" if np.isnan(float(share)) else f"{float(share):.0%}" for share in shares),
                     f"`{result['provenance']['commit'][:7]}`",
-                    f"`{CellSettings(**settings).command()}`",
+                    f"`{command_of(result)}`",
                 ]
             )
         )
     return "\n".join(lines) + "\n"
+
+
+def command_of(result: Result) -> str:
+    """What to type to run this cell alone; what was typed, for settings that only an older version knows."""
+    try:
+        return CellSettings(**result["settings"]).command()
+    except UnknownSettingError:
+        return str(result["provenance"]["command"])
 
 
 def _filled(

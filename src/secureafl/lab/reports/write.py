@@ -13,7 +13,6 @@ from matplotlib.figure import Figure
 from rich.table import Table
 
 from secureafl.errors import SettingsError
-from secureafl.lab.cells.cell import CellSettings
 from secureafl.lab.reports.page import PAGE
 from secureafl.lab.reports.plots import Cell, read_cell, save, title
 from secureafl.lab.reports.sweep_plots import (
@@ -79,7 +78,7 @@ def recall_rows(result: Result) -> list[tuple[str, str]]:
 
     Results of 0.1 have nothing of this.
     """
-    rows, held = [], CellSettings(**result["settings"]).held_class
+    rows, held = [], result.get("held_class")
     for model, prefix in (("published", "published_"), ("newest", "")):
         if (worst := result.get("worst_class", {}).get(model)) is None:
             continue

@@ -1,4 +1,4 @@
-"""Every table and figure of the paper by name, as complete lists of cells.
+"""Every table and figure of the paper by name, and ours beside them, as complete lists of cells.
 
 A recipe says which cells to run and how its report is laid out; nothing else knows the paper's experiments.
 """
@@ -78,6 +78,21 @@ STRICTER: Sequence[Mapping[str, Any]] = (
     {**MEDIAN, "bucket": 1},
 )
 """Our defaults, and each limit that an attacker who knows them can exhaust, drawn tighter."""
+LOOK_ALIKES: Mapping[str, Mapping[str, Any]] = {
+    "none": {},
+    "flood": {"malicious_fraction": 0.02},  # one client is enough
+    "whitewash": {"malicious_fraction": 0.1},  # every upload is a client that the server remembers
+    "mimic": {},
+    "imitate": {},
+    "apart": {},
+}
+"""Attacks on what a server thinks of a client: its pace, its name, whom it is like; and what each changes in a cell."""
+MINORITY_ATTACKS: Mapping[str, Mapping[str, Any]] = {
+    "none": {},
+    "sign_flip": {},
+    "imitate": {"attack_settings": {"num_victims": 5}},  # as many as hold the class
+}
+"""Who attacks where few hold a class: no one, others, or those who pass for the few."""
 TIMED = ("asyncsgd", "zenopp", "aflguard", "secureafl")
 
 Cells = list[CellSettings]
@@ -232,6 +247,30 @@ def _running_time() -> Cells:
     ]
 
 
+def _fairness() -> Cells:
+    return [
+        CellSettings(
+            rounds=4000,
+            evaluate_every=200,
+            partition="minority",
+            defense=defense,
+            attack=attack,
+            defense_settings=dict(settings),
+            **changes,
+        )
+        for defense, settings in (("asyncsgd", {}), ("secureafl", {}), ("secureafl", PAPER))
+        for attack, changes in MINORITY_ATTACKS.items()
+    ]
+
+
+def _look_alikes() -> Cells:
+    return [
+        CellSettings(rounds=5000, evaluate_every=250, defense=defense, attack=attack, **changes)
+        for defense in ("asyncsgd", "secureafl")
+        for attack, changes in LOOK_ALIKES.items()
+    ]
+
+
 def _demo() -> Cells:
     return [
         CellSettings(architecture="small-cnn", rounds=1000, defense=defense, attack=attack)
@@ -252,6 +291,8 @@ RECIPES: Mapping[str, Recipe] = {
     "tuning": Recipe("each rival's free settings, without an attack", _tuning, row="settings"),
     "estimator": Recipe("how SecureAFL should estimate and filter", _estimator, row="settings"),
     "strictness": Recipe("whether tighter limits stop who knows them", _strictness, row="settings"),
+    "fairness": Recipe("one class held by five clients of fifty: is it learned?", _fairness, row="method"),
+    "look-alikes": Recipe("attacks by pace, by new names, and by passing for others", _look_alikes),
     "demo": Recipe("a first look: two defenses, three attacks, a small network", _demo),
     "matrix": Recipe("every defense against every attack, briefly", _matrix),
     **{
