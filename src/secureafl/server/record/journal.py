@@ -24,6 +24,7 @@ from secureafl.files import REAL_DISK, Disk
 from secureafl.server.record import format_1
 from secureafl.server.record.chain import HEAD, Head, HeadFile, first_hash, row_hash
 from secureafl.server.record.entries import Entry, Event
+from secureafl.types import UNJUDGED
 
 FORMAT = 2
 """Of the database. 0.1 wrote format 1, which has no chain and holds updates in the rows themselves."""
@@ -59,6 +60,7 @@ _READ_UPDATE = {
     1: format_1.READ_UPDATE,
     2: "SELECT update_bytes, NULL FROM updates WHERE number = ?",
 }
+_NO_UPDATE = {1: "payload IS NULL", 2: "number NOT IN (SELECT number FROM updates)"}
 _BATCH = 500
 
 Row: TypeAlias = tuple[Any, ...]
@@ -366,6 +368,16 @@ class Journal:
             return None
         self._check_row(row)
         return self._entry(row, None)
+
+    def first_without_update(self) -> Entry | None:
+        """The first arrival that was judged and whose update is not on record; None if there is no such row."""
+        marks = ", ".join("?" * len(UNJUDGED))
+        query = (
+            f"SELECT min(number) FROM log WHERE event = ? AND reason NOT IN ({marks}) AND {_NO_UPDATE[self._format]}"
+        )
+        with self._lock, self._explained():
+            number = self._database.execute(query, [str(Event.ARRIVAL), *map(str, UNJUDGED)]).fetchone()[0]
+        return None if number is None else self.entry(number)
 
     def facts(self) -> dict[str, Any]:
         """What was in force when the run began. Among it is the run's secret seed: show it to nobody."""
