@@ -11,7 +11,7 @@ from tests.support import Federation, Quadratic, model, update
 from secureafl import SecureAFL, SecureAFLSettings
 from secureafl.defenses.base import Defense
 from secureafl.defenses.secureafl import Arrival, Judge, Median, Pipeline, Stages, default, published
-from secureafl.errors import StateError
+from secureafl.errors import SettingsError, StateError
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_a_judge_of_ones_own_is_asked_after_the_others_and_its_word_is_the_reaso
 
 def test_two_stages_of_one_name_are_refused() -> None:
     stages = default(3)
-    with pytest.raises(ValueError, match="two stages are called 'no-long-steps'"):
+    with pytest.raises(SettingsError, match="two stages are called 'no-long-steps'"):
         Pipeline(replace(stages, judges=(NoLongSteps(), NoLongSteps())))
 
 

@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from secureafl import kernels
+from secureafl.errors import SettingsError
 from secureafl.history import Float, History
 from secureafl.types import Array, ClientId, StateDict, Update, Vector
 
@@ -213,5 +214,5 @@ class Stages:
         found: dict[str, Stage] = {}
         for stage in places:
             if stage is not None and found.setdefault(stage.name, stage) is not stage:
-                raise ValueError(f"two stages are called {stage.name!r}: give each a name of its own")
+                raise SettingsError(f"two stages are called {stage.name!r}: give each a name of its own")
         return found
