@@ -24,6 +24,7 @@ from secureafl.files import REAL_DISK, Disk
 from secureafl.server.record import format_1
 from secureafl.server.record.chain import HEAD, Head, HeadFile, first_hash, row_hash
 from secureafl.server.record.entries import Entry, Event
+from secureafl.text import one_line
 from secureafl.types import UNJUDGED
 
 FORMAT = 2
@@ -166,7 +167,7 @@ class Journal:
         try:
             self._database = connect(address)
         except sqlite3.Error as error:
-            raise StoreError(f"cannot open the run's database {path}: {error}") from None
+            raise StoreError(f"cannot open the run's database {path}: {one_line(str(error))}") from None
 
     def _set_up(self) -> None:
         self._database.execute("PRAGMA journal_mode = WAL")
@@ -190,7 +191,7 @@ class Journal:
         except BaseException as error:
             self._close_files()
             if isinstance(error, sqlite3.Error):
-                raise StoreError(f"cannot open the run's database {self.path}: {error}") from None
+                raise StoreError(f"cannot open the run's database {self.path}: {one_line(str(error))}") from None
             if isinstance(error, KeyError | ValueError | TypeError):
                 raise StoreError(f"the run's database {self.path} is damaged: its facts cannot be read") from None
             raise
@@ -321,7 +322,7 @@ class Journal:
         try:
             yield
         except (sqlite3.Error, OSError) as error:
-            said = error.strerror if isinstance(error, OSError) else str(error)
+            said = error.strerror if isinstance(error, OSError) else one_line(str(error))
             self._failure = StoreError(f"the run's database {self.path} cannot be written: {said}")
             with contextlib.suppress(sqlite3.Error):
                 self._database.execute("ROLLBACK")
@@ -474,7 +475,7 @@ class Journal:
         with self._lock, self._explained():
             said = self._database.execute("PRAGMA quick_check").fetchone()[0]
         if said != "ok":
-            raise StoreError(f"the run's database {self.path} is damaged: {said}")
+            raise StoreError(f"the run's database {self.path} is damaged: {one_line(str(said))}")
 
     def _rows(self, event: Event | None = None, after: int = 0) -> Iterator[Row]:
         condition = "number > ?" if event is None else "number > ? AND event = ?"
@@ -549,7 +550,7 @@ class Journal:
         try:
             yield
         except (sqlite3.Error, UnicodeDecodeError, OverflowError) as error:
-            raise StoreError(f"the run's database {self.path} cannot be read: {error}") from None
+            raise StoreError(f"the run's database {self.path} cannot be read: {one_line(str(error))}") from None
 
 
 def write_ahead(path: Path) -> Path:
