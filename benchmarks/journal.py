@@ -4,8 +4,8 @@
 
 50 clients, 139,960 parameters, SecureAFL. Both take turns within one run. Beside them: the disk's own limit, which is
 writing and syncing the same bytes, and the two SHA-256 that a row holds, of the update and of the model. A processor
-with instructions for SHA-256 takes far less time for them. Time on the clock is disturbed by others on the machine, so the
-time of this process alone is counted too. Results go to results/journal.json.
+with instructions for SHA-256 takes far less time for them. Time on the clock is disturbed by others on the machine, so
+the time of this process alone is counted too. Results go to results/journal.json.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
     python benchmarks/record.py
 
 A process each, for its own peak of resident memory, pages of mapped files included. First 300 arrivals of 10 clients
-with a model of a million parameters, under two defenses: the peak to write the run, with a snapshot on the way, and, as a
-share of it, to resume, replay and eject. Then 200,000 arrivals of 1,000 clients with a small model: resident
+with a model of a million parameters, under two defenses: the peak to write the run, with a snapshot on the way, and, as
+a share of it, to resume, replay and eject. Then 200,000 arrivals of 1,000 clients with a small model: resident
 memory on the way, how far it grew after the first 20,000, and the time of an audit. Results go to results/record.json.
 """
 
