@@ -1,4 +1,5 @@
 """Simulated runs from the command line: `python -m tests.simulation --seeds 0:1000`, or `--seed N` to see one.
+`--damaged N` damages so many copies of a run in turn.
 
 With `--summary FILE`, what came of them is kept there, part by part; seeds that it holds already are not run again: a
 campaign may be stopped and gone on with.
@@ -10,13 +11,15 @@ import argparse
 import json
 import subprocess
 import sys
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.simulation.simulate import simulate
+from tests.simulation.simulate import fast_folder, simulate
+from tests.simulation.test_damage import EXPECTABLE, damage_copies
 
 from secureafl.files import save_json
 
@@ -29,9 +32,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     asked = parser.add_mutually_exclusive_group(required=True)
     asked.add_argument("--seeds", type=_range, metavar="FROM:TO", help="the seeds from FROM up to, but without, TO")
     asked.add_argument("--seed", type=int, help="one seed: prints what happened in its run")
+    asked.add_argument("--damaged", type=int, metavar="N", help="damage N copies of a run, and see who notices")
     parser.add_argument("--stop", action="store_true", help="stop at the first broken promise")
     parser.add_argument("--summary", type=Path, metavar="FILE", help="keep the counts here (JSON), and go on from it")
     chosen = parser.parse_args(arguments)
+    if chosen.damaged is not None:
+        return _damage(chosen.damaged, chosen.summary)
     seeds = chosen.seeds or range(chosen.seed, chosen.seed + 1)
     parts = _read(chosen.summary)
     for part in _left(seeds, parts):
@@ -70,6 +76,22 @@ def _run(seeds: range, *, stop: bool, verbose: bool) -> dict[str, Any]:
         "counts": dict(counts),
         "broken": broken,
     }
+
+
+def _damage(num_copies: int, summary: Path | None) -> int:
+    """What became of damaged copies, half of them of a run that forgets old rows; returns the exit code."""
+    counts: Counter[str] = Counter()
+    for keep_rows in (None, 10):
+        with tempfile.TemporaryDirectory(prefix="secureafl-", dir=fast_folder()) as folder:
+            counts += damage_copies(Path(folder), keep_rows, num_copies // 2)
+    for kind, count in sorted(counts.items()):
+        _say(f"{count:9d}  {kind}")
+    broken = [kind for kind in counts if kind not in EXPECTABLE]
+    if summary is not None:
+        command = f"python -m tests.simulation --damaged {num_copies} --summary FILE"
+        found = {"command": command, "commit": _commit(), "copies": num_copies, "counts": counts, "broken": broken}
+        save_json(summary, found)
+    return 1 if broken else 0
 
 
 def _summary(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
