@@ -164,6 +164,7 @@ class Journal:
         self._snapshots = None
         self.seconds = 0.0  # of the newest row, once the log was checked
         self.forgotten = 0  # the newest row that was forgotten, once the log was checked
+        self._checked = 0  # the newest row up to which the chain was followed
         try:
             self._database = connect(address)
         except sqlite3.Error as error:
@@ -350,14 +351,18 @@ class Journal:
 
     # Reading
 
-    def entries(self, event: Event | None = None, *, after: int = 0, payloads: bool = False) -> Iterator[Entry]:
+    def entries(
+        self, event: Event | None = None, *, after: int = 0, payloads: bool = False, leave_out: Event | None = None
+    ) -> Iterator[Entry]:
         """Entries in order, those with a number above `after`; with the updates, read one at a time, if asked for.
 
-        Every row is checked against its own hash; without `event`, also against the one before it.
+        A row that was not checked when the log was opened is checked against its own hash; if all kinds are read, also
+        against the one before it.
         """
         before: bytes | None = None
-        for row in self._rows(event, after):
-            self._check_row(row, before if event is None else None)
+        for row in self._rows(event, after, leave_out):
+            if row[0] > self._checked:
+                self._check_row(row, before if event is leave_out is None else None)
             before = row[13]
             yield self._entry(row, self._update(row) if payloads else None)
 
@@ -461,7 +466,7 @@ class Journal:
             if forgotten is not None and forgotten[1].startswith(f"{begun_at.hash.hex()} "):
                 raise StoreError(f"{self.path}: the facts are damaged or were changed: their hash does not match")
             raise StoreError(f"{self.path}: rows 1 to {begun_at.number} are missing, and no row says why")
-        self._snapshots, self.seconds = snapshots[::-1], seconds
+        self._snapshots, self.seconds, self._checked = snapshots[::-1], seconds, head.number
         self.forgotten = 0 if begun_at is None else begun_at.number
         return head, met
 
@@ -477,10 +482,10 @@ class Journal:
         if said != "ok":
             raise StoreError(f"the run's database {self.path} is damaged: {one_line(str(said))}")
 
-    def _rows(self, event: Event | None = None, after: int = 0) -> Iterator[Row]:
-        condition = "number > ?" if event is None else "number > ? AND event = ?"
+    def _rows(self, event: Event | None = None, after: int = 0, leave_out: Event | None = None) -> Iterator[Row]:
+        condition, parameters = "number > ?", [after, *(str(kind) for kind in (event, leave_out) if kind is not None)]
+        condition += " AND event = ?" * (event is not None) + " AND event <> ?" * (leave_out is not None)
         query = f"{_READ[self._format]} WHERE {condition} ORDER BY number LIMIT {_BATCH}"
-        parameters: list[object] = [after] if event is None else [after, str(event)]
         while True:
             with self._lock, self._explained():
                 rows = self._database.execute(query, parameters).fetchall()
