@@ -4,8 +4,8 @@
 
 AsyncSGD, the default (running mean) and the default of 0.1 (median) behind the machine, side by side in one run: they
 take turns in blocks of arrivals, and CPU time of the process is counted, of all threads. Averages include all that is
-done now and then, such as counting who is alike. Everyone is honest, and has a whole vote after one update, so that large
-federations are warm after one lap. On a shared machine only ratios mean something. Needs 4 GB of memory.
+done now and then, such as counting who is alike. Everyone is honest, and has a whole vote after one update, so that
+large federations are warm after one lap. On a shared machine only ratios mean something. Needs 4 GB of memory.
 """
 
 from __future__ import annotations

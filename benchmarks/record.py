@@ -2,9 +2,11 @@
 
     python benchmarks/record.py
 
-A process each, for its own peak. First 300 arrivals of a model of a million parameters: the peak to write, resume,
-replay and eject. Then 200,000 arrivals of 1,000 clients with a small model: resident memory on the way, and the time of
-an audit. Results go to results/record.json.
+A process each, for its own peak of resident memory, pages of mapped files included. First 300 arrivals of 10 clients
+with a model of a million parameters, under two defenses: the peak to write the run, with a snapshot on the way, and, as
+a share of it, to resume, replay and eject. Then 200,000 arrivals of 1,000 clients with a small model: resident
+memory on the way, how far it grew after the first 20,000, and the time of an audit, on the clock and of its process
+alone, which others on the machine disturb less. Results go to results/record.json.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from _common import write
@@ -29,12 +32,14 @@ from secureafl.server.review.opened import RecordedRun
 from secureafl.server.review.replay import compare
 
 LARGE, ARRIVALS = 1_000_000, 300
+DEFENSES = ("asyncsgd", "secureafl")
 SMALL, LONG, CLIENTS, LOOK_EVERY = 16, 200_000, 1_000, 20_000
 
 
 def settings(run_dir: Path) -> FederationSettings:
+    """Of the run in this folder, which is called by its defense."""
     return FederationSettings(
-        run_dir=run_dir, defense="asyncsgd", client_returns="gradient", server_lr=0.01, snapshot_every=10_000
+        run_dir=run_dir, defense=run_dir.name, client_returns="gradient", server_lr=0.01, snapshot_every=10_000
     )
 
 
@@ -52,7 +57,9 @@ def feed(run: Run, dim: int, num_arrivals: int, num_clients: int) -> None:
 
 def write_large(run_dir: Path) -> None:
     run = Run(machine(run_dir, LARGE), settings(run_dir), facts=settings(run_dir).facts())
-    feed(run, LARGE, ARRIVALS, 10)
+    feed(run, LARGE, ARRIVALS // 2, 10)
+    run.snapshot()  # to be resumed from, with as many arrivals behind it
+    feed(run, LARGE, ARRIVALS // 2, 10)
     run.close()
 
 
@@ -66,48 +73,63 @@ def replay_large(run_dir: Path) -> None:
 
 
 def eject_large(run_dir: Path) -> None:
-    eject(RecordedRun.open(run_dir), ["client-3"], run_dir.with_name("ejected"))
+    eject(RecordedRun.open(run_dir), ["client-3"], run_dir.with_name(f"{run_dir.name} ejected"))
 
 
-def write_long(run_dir: Path) -> dict[str, list[float]]:
+def write_long(run_dir: Path) -> dict[str, object]:
     run = Run(machine(run_dir, SMALL), settings(run_dir), facts=settings(run_dir).facts())
     resident = []
     for _ in range(LONG // LOOK_EVERY):
         feed(run, SMALL, LOOK_EVERY, CLIENTS)
-        resident.append(int(Path("/proc/self/statm").read_text().split()[1]) * 4096 / 1e6)
+        resident.append(int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize() / 1e6)
     run.close()
-    return {"resident_mb": resident}
+    return {"resident_mb": resident, "growth": max(resident) / resident[0] - 1.0}
 
 
-def audit_long(run_dir: Path) -> dict[str, float]:
-    began = time.perf_counter()
+def audit_long(run_dir: Path) -> dict[str, object]:
+    clock, process = time.perf_counter(), time.process_time()
     client_records(RecordedRun.open(run_dir))
-    return {"seconds": time.perf_counter() - began}
+    return {"seconds": time.perf_counter() - clock, "process_seconds": time.process_time() - process}
 
 
-JOBS: dict[str, tuple[str, Callable[[Path], object]]] = {
-    "write": ("large", write_large),
-    "resume": ("large", resume_large),
-    "replay": ("large", replay_large),
-    "eject": ("large", eject_large),
-    "write long": ("long", write_long),
-    "audit long": ("long", audit_long),
+LARGE_JOBS: dict[str, Callable[[Path], object]] = {
+    "write": write_large,
+    "resume": resume_large,
+    "replay": replay_large,
+    "eject": eject_large,
 }
+LONG_JOBS: dict[str, Callable[[Path], object]] = {"write long": write_long, "audit long": audit_long}
+
+
+def work(job: str, run_dir: Path) -> None:
+    """In a process of its own."""
+    found = {**LARGE_JOBS, **LONG_JOBS}[job](run_dir) or {}
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
+    print(json.dumps({**found, "peak_mb": peak}))  # type: ignore[dict-item]
+
+
+def measure(job: str, run_dir: Path) -> dict[str, Any]:
+    run_dir.parent.mkdir(exist_ok=True)
+    command = [sys.executable, __file__, job, str(run_dir)]
+    found: dict[str, Any] = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    print(f"{run_dir.name}, {job}: {found}")
+    return found
 
 
 def main() -> None:
-    if len(sys.argv) > 1:
-        found = JOBS[sys.argv[1]][1](Path(sys.argv[2])) or {}
-        print(json.dumps({**found, "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3}))  # type: ignore[dict-item]
-        return
-    results: dict[str, dict[str, object]] = {}
+    results: dict[str, dict[str, Any]] = {}
     with tempfile.TemporaryDirectory() as name:
-        for job, (folder, _) in JOBS.items():
-            command = [sys.executable, __file__, job, str(Path(name) / folder)]
-            results[job] = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
-            print(f"{job}: {results[job]}")
+        for defense in DEFENSES:
+            found = {job: measure(job, Path(name) / "large" / defense) for job in LARGE_JOBS}
+            for each in found.values():
+                each["of_writing"] = each["peak_mb"] / found["write"]["peak_mb"]
+            results[f"large, {defense}"] = found
+        results["long"] = {job: measure(job, Path(name) / "long" / DEFENSES[0]) for job in LONG_JOBS}
     write("record", 0, results)
 
 
 if __name__ == "__main__":
-    main()
+    if len(sys.argv) > 1:
+        work(sys.argv[1], Path(sys.argv[2]))
+    else:
+        main()

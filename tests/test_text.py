@@ -1,6 +1,6 @@
 import pytest
 
-from secureafl.text import MAX_REASON, csv_cell, one_line, visible
+from secureafl.text import MAX_NAME, MAX_REASON, csv_cell, name_fault, one_line, visible
 
 
 @pytest.mark.parametrize(
@@ -34,6 +34,20 @@ def test_a_reason_is_one_line_and_not_long(text: str, line: str) -> None:
     assert one_line(text) == line
     assert one_line(line) == line
     assert len(line) <= MAX_REASON
+
+
+@pytest.mark.parametrize(
+    ("name", "fault"),
+    [
+        ("hospital 7, Charité", None),
+        ("x" * MAX_NAME, None),
+        ("x" * (MAX_NAME + 1), "a client's name has 201 characters: 1 to 200 are allowed"),
+        ("", "a client's name has 0 characters: 1 to 200 are allowed"),
+        ("a\ud800", r"a client's name is no text: a\ud800"),
+    ],
+)
+def test_a_name_is_short_text(name: str, fault: str | None) -> None:
+    assert name_fault(name) == fault
 
 
 @pytest.mark.parametrize("name", ["=1+1", "+1", "-1", "@SUM(A1)", " =1+1"])

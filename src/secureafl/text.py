@@ -5,6 +5,9 @@ from __future__ import annotations
 MAX_REASON = 200
 """Characters of a reason that are kept and shown."""
 
+MAX_NAME = 200
+"""Characters of a client's name. A longer one is not cut, as two might then be one: its owner gets no work."""
+
 FORMULA = ("=", "+", "-", "@")
 """What a spreadsheet takes for the beginning of a formula."""
 
@@ -12,6 +15,17 @@ FORMULA = ("=", "+", "-", "@")
 def visible(text: str) -> str:
     r"""Control characters and others that do not show become escapes such as `\x1b`."""
     return "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in text)
+
+
+def name_fault(name: str) -> str | None:
+    """Why a client cannot take part under this name; None if it can."""
+    if not 1 <= len(name) <= MAX_NAME:
+        return f"a client's name has {len(name)} characters: 1 to {MAX_NAME} are allowed"
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return f"a client's name is no text: {visible(name)}"
+    return None
 
 
 def one_line(text: str, limit: int = MAX_REASON) -> str:

@@ -4,6 +4,7 @@ import json
 import socket
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -145,6 +146,7 @@ def test_replay_scores_both_models_with_a_function_of_the_users(
         (["replay", "RUN", "--set", "percentile"], "write KEY=VALUE"),
         (["replay", "RUN", "--defense", "zenopp"], "pass reference="),
         (["eject", "RUN", "--client", "nobody", "--out", "OUT"], "knows no client nobody"),
+        (["keygen", "RUN"], "a key is never overwritten: name another file"),
         (["audit", "NOWHERE"], "holds no run"),
         (["watch", "NOWHERE", "--once"], "name the folder given as run-dir or --record"),
         (["dashboard", "NOWHERE"], "name the folder given as run-dir or --record"),
@@ -168,6 +170,41 @@ def test_eject_writes_a_repaired_run(tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     assert (out / "run.db").exists()
     assert "arrivals taken out" in result.output
+
+
+def test_a_head_is_signed_and_checked_with_a_key_pair_of_ours(tmp_path: Path) -> None:
+    record(tmp_path / "run", 10).journal.close()
+    key, run = str(tmp_path / "operator.pem"), str(tmp_path / "run")
+    public = runner.invoke(app, ["keygen", key]).output.strip()
+    signed = runner.invoke(app, ["verify", run, "--sign", key])
+    assert signed.exit_code == 0, signed.output
+    checked = runner.invoke(app, ["verify", run, "--against", public])
+    assert "nothing was changed up to row 20" in checked.output
+    other = runner.invoke(app, ["keygen", str(tmp_path / "other.pem")]).output.strip()
+    refused = runner.invoke(app, ["verify", run, "--against", other])
+    assert (refused.exit_code, "was not signed with this key" in refused.output) == (2, True)
+
+
+@pytest.mark.parametrize("words", [["eject", "RUN", "--client", "client-0", "--out", "OUT"], ["replay", "RUN"]])
+@pytest.mark.parametrize(
+    ("kept", "why"),
+    [
+        ({"journal": "verdicts"}, "it was recorded with journal = verdicts"),
+        ({"max_journal_bytes": 0}, "that of row 2 was forgotten (max-journal-bytes)"),
+        ({"keep_rows": 5}, "were forgotten (keep-rows, keep-seconds)"),
+    ],
+)
+def test_what_needs_every_update_says_so_first(
+    words: list[str], kept: dict[str, Any], why: str, tmp_path: Path
+) -> None:
+    record(tmp_path / "RUN", 120, **kept).journal.close()
+    result = runner.invoke(app, [str(tmp_path / word) if word.isupper() else word for word in words])
+    said = " ".join(result.output.split())
+    assert result.exit_code == 2
+    assert f"{words[0]} needs every update" in said
+    assert why in said
+    assert "It can be audited and resumed; record with journal = full" in said
+    assert not (tmp_path / "OUT").exists()
 
 
 def test_watch_prints_one_picture(tmp_path: Path) -> None:

@@ -337,6 +337,16 @@ def test_nobody_gets_the_model_before_enough_clients_are_there(begin: Begin) -> 
     assert stage.carrier.sent[:3] == [(102.0, "a"), (102.0, "b"), (102.0, "c")]
 
 
+@pytest.mark.parametrize("name", ["x" * 100_000, "", "\udc80"])
+def test_a_name_that_does_not_fit_into_the_record_gets_no_work_and_one_row(name: str, begin: Begin) -> None:
+    stage = begin({name: prompt, "a": prompt})
+    stage.advance(10.0)
+    assert {client for _, client in stage.carrier.sent} == {"a"}
+    [row] = [row for row in stage.rows() if row.event is Event.ENGINE_TROUBLE]
+    assert row.client == ""
+    assert row.reason.startswith("a client's name")
+
+
 def test_once_begun_a_late_comer_is_taken_in_however_few_are_left(begin: Begin) -> None:
     stage = begin({"a": prompt, "b": prompt}, pace(min_clients=2), retry_seconds=300.0)
     stage.advance(4.0)

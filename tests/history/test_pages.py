@@ -101,6 +101,24 @@ def test_memory_mapped_history_holds_the_same(precision: Precision, tmp_path: Pa
     assert list(tmp_path.glob("rows-*.bin"))
 
 
+@precisions
+def test_what_was_released_is_read_again_from_its_file(precision: Precision, tmp_path: Path) -> None:
+    pages = filled(precision, path=tmp_path)
+    for slot in range(len(pages)):
+        pages.release(slot)
+    for key, value in filled(precision).state_dict().items():
+        np.testing.assert_array_equal(pages.state_dict()[key], value)
+    plain = filled(precision)
+    plain.release(0)  # nothing to do
+
+
+def test_a_small_page_holds_one_client(tmp_path: Path) -> None:
+    pages = Pages(130, 4, path=tmp_path, page_bytes=1)
+    for _ in range(3):
+        pages.add()
+    assert len(list(tmp_path.glob("rows-*.bin"))) == 3
+
+
 PEAK = """
 import numpy as np
 from pathlib import Path

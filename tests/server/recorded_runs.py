@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from tests.support import Quadratic
@@ -27,8 +28,9 @@ def record(
     liars: tuple[int, ...] = LIARS,
     strength: float = -10.0,
     names: Sequence[str] = NAMES,
+    **kept: Any,
 ) -> RecordedRun:
-    """A run by the paper's protocol whose liars send `strength` times the truth."""
+    """A run by the paper's protocol whose liars send `strength` times the truth; `kept` says how much is recorded."""
     settings = MachineSettings(server_lr=SERVER_LR, keep_recent=MAX_DELAY)
     machine = Machine(PROBLEM.defense(defense), np.zeros(PROBLEM.dim, np.float32), settings)
     facts = {
@@ -39,7 +41,7 @@ def record(
         "average_over": 200,
         "keep_recent": MAX_DELAY,
     }
-    run = Run(machine, StoreSettings(run_dir=run_dir, snapshot_every=50), facts=facts)
+    run = Run(machine, StoreSettings(run_dir=run_dir, snapshot_every=50, **kept), facts=facts)
     for number in range(num_arrivals):
         rng, version = np.random.default_rng(number), machine.model.version
         client = int(rng.integers(PROBLEM.num_clients))

@@ -16,6 +16,7 @@ from secureafl.server.record.entries import Event
 from secureafl.types import Reason, Vector
 
 TTL_SECONDS = 20.0
+UNFIT_NAMES = ("x" * 201, "", "\ud800")
 
 
 class Clock:
@@ -66,7 +67,11 @@ class SimulatedCarrier:
         if self._rng.random() < 0.05:
             self._happens("look fails")
             raise self._any_error()
-        return [client for client in self._kinds if self._away.get(client, 0.0) <= self._clock()]
+        strangers = []
+        if self._rng.random() < 0.02:
+            self._happens("unfit name")
+            strangers = [str(self._rng.choice(UNFIT_NAMES))]
+        return strangers + [client for client in self._kinds if self._away.get(client, 0.0) <= self._clock()]
 
     def send(self, assignment: Assignment) -> Dispatch:
         self._disk.alive()

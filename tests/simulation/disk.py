@@ -52,9 +52,20 @@ class StoredFile:
 
     content: bytes = b""
     changes: list[Change] = field(default_factory=list)
+    dropped: bool = False  # changes that no later sync will write, though they are shown
 
     def sync(self) -> None:
         self.content, self.changes = self._with(self.changes), []
+
+    def drop(self) -> None:
+        """A sync failed: the operating system takes what it could not write for written."""
+        self.dropped = self.dropped or bool(self.changes)
+        self.changes = []
+
+    def shown_again(self) -> bytes:
+        """What is read once nothing of it is in memory any more."""
+        self.dropped = False
+        return self._with(self.changes)
 
     def lose_power(self, rng: np.random.Generator) -> int:
         """Keep some of the unsynced changes, some of them torn; returns how many were lost or torn."""
@@ -112,6 +123,20 @@ class Medium:
         self._notice_removals()
         for renaming in self._renamings.pop(directory, []):
             renaming.apply(self._stored)
+
+    def drop_names(self, directory: Path) -> None:
+        """A folder's sync failed: what was renamed is shown so, but no later sync will write it."""
+        self._notice_removals()
+        self._renamings.pop(directory, None)
+
+    def evict(self) -> int:
+        """Show what the disk holds in place of what a failed sync dropped; returns in how many files."""
+        self._notice_removals()
+        files = {path: file for path, file in self._names.items() if file.dropped}
+        for path, file in files.items():
+            path.write_bytes(file.shown_again())
+            path.with_name(path.name.removesuffix("-wal") + "-shm").unlink(missing_ok=True)
+        return len(files)
 
     def lose_power(self, rng: np.random.Generator) -> Counter[str]:
         """Leave on the real disk what a power cut would leave; returns what was lost, by kind."""
@@ -252,7 +277,8 @@ class FaultyDisk:
             self.reach("sync", what, decisive=decisive)
         except OSError:
             if self._rng.random() < 0.5:
-                file.changes.clear()
+                self.faults["dropped by a failed sync"] += bool(file.changes)
+                file.drop()
             raise
 
     def close(self, descriptor: int) -> None:
@@ -266,7 +292,12 @@ class FaultyDisk:
         self.medium.rename(old, new)
 
     def sync_directory(self, directory: Path) -> None:
-        self.reach("sync", "folder")
+        try:
+            self.reach("sync", "folder")
+        except OSError:
+            if self._rng.random() < 0.5:
+                self.medium.drop_names(directory)
+            raise
         self.medium.sync_directory(directory)
 
     def remove(self, path: Path) -> None:

@@ -327,6 +327,9 @@ class Simulation:
             lost = self.medium.lose_power(self.rng)
             self.report.counts += lost
             self.report.say(f"power cut: {dict(lost)}")
+        elif num_files := self.medium.evict() if self.rng.random() < 0.5 else 0:
+            self.report.counts["failed sync shows"] += 1
+            self.report.say(f"what a failed sync dropped is gone from {num_files} files")
         if self._can_resume():
             self.ledger.check()
             if self.rng.random() < 0.4:

@@ -85,6 +85,9 @@ def without_influence(told: Told) -> Told:
 READERS: dict[str, Callable[[Path, int | None], Told]] = {"resume": resume, "audit": audit}
 
 
+EXPECTABLE = {f"{name} {found}" for name in READERS for found in ("named", "harmless")}
+
+
 def outcome(reader: str, copy: Path, keep_rows: int | None, expected: Told, victim: Path) -> str:
     try:
         told = READERS[reader](copy, keep_rows)
@@ -116,16 +119,15 @@ def damage_copies(folder: Path, keep_rows: int | None, num_copies: int) -> Count
             (copy / "run.db-shm").unlink(missing_ok=True)
             (copy / victim).write_bytes(content)
             found = outcome(name, copy, keep_rows, expected[name], victim)
-            expectable = found in {"named", "harmless"}
-            counts[f"{name} {found}" if expectable else f"copy {number}, {victim}: {name} {found}"] += 1
+            kind = f"{name} {found}"
+            counts[kind if kind in EXPECTABLE else f"copy {number}, {victim}: {kind}"] += 1
             shutil.rmtree(copy)
     return counts
 
 
 def check(counts: Counter[str]) -> None:
-    expectable = {f"{name} {found}" for name in READERS for found in ("named", "harmless")}
-    assert [found for found in counts if found not in expectable] == []
-    assert set(counts) == expectable, "every outcome comes up"
+    assert [found for found in counts if found not in EXPECTABLE] == []
+    assert set(counts) == EXPECTABLE, "every outcome comes up"
 
 
 @pytest.mark.parametrize("keep_rows", [None, 10])

@@ -115,10 +115,12 @@ def audit(
 def verify(
     run: RunArgument,
     sign: Annotated[
-        Path | None, typer.Option(metavar="KEY", help="Sign the head with this Ed25519 key (PEM); keep the file apart.")
+        Path | None,
+        typer.Option(metavar="KEY", help="Sign the head with this key, made by keygen; keep the file apart."),
     ] = None,
     against: Annotated[
-        str | None, typer.Option(metavar="PUBLIC", help="Check a signed head with this public key (base64).")
+        str | None,
+        typer.Option(metavar="PUBLIC", help="Check a signed head with this public key, as keygen printed it."),
     ] = None,
     signed: Annotated[
         Path | None, typer.Option(metavar="FILE", help="The signed head to check; the run's own by default.")
@@ -151,6 +153,20 @@ def verify(
     if against is not None:
         head = verifying.verify_signed(run, signed or run / verifying.SIGNED, signing.read_public_key(against))
         typer.echo(f"nothing was changed up to row {head.number}, which was signed with this key")
+
+
+@app.command()
+def keygen(
+    private: Annotated[Path, typer.Argument(metavar="FILE", help="Where to write the private key (PEM). It is new.")],
+) -> None:
+    """Make an Ed25519 key pair: for a client that signs its updates, or for an operator's `verify --sign`.
+
+    The private key goes to FILE, for its owner's eyes alone; a file that exists is never overwritten. The public key is
+    printed: `keys.toml` and `verify --against` take it.
+    """
+    from secureafl.engines import signing
+
+    typer.echo(signing.write_key_pair(private))
 
 
 @app.command()

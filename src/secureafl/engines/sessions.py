@@ -25,6 +25,7 @@ from secureafl.errors import StoreError
 from secureafl.server import Assignment, Federation
 from secureafl.server.live.federation import describe
 from secureafl.server.record.entries import Event
+from secureafl.text import name_fault
 from secureafl.types import Reason, Vector, Verdict
 
 CLOSE_SECONDS = 5.0
@@ -110,6 +111,7 @@ class SessionPool(Generic[Handle]):
         self._waiting: deque[Session[Handle]] = deque()  # clients whose turn has not come, with max_in_flight
         self._num_in_flight = 0
         self._waits: deque[float] = deque(maxlen=NUM_WAITS)  # how long the last updates took
+        self._nameless: set[int] = set()  # hashes of names that nobody can take part under
         self._begun = False  # whether enough clients were here
         self._closed = threading.Event()
         self._speeds: dict[str, np.random.Generator] = {}
@@ -157,6 +159,7 @@ class SessionPool(Generic[Handle]):
         except Exception as error:  # the engine's trouble must not end the run
             self._federation.note("", Event.ENGINE_TROUBLE, describe(error))
             present = set()
+        present = {client for client in present if self._has_name(client)}
         self._begun = self._begun or len(present) >= self._pace.min_clients
         if self._begun:
             self._take_in(sorted(present - self._sessions.keys()))
@@ -169,6 +172,14 @@ class SessionPool(Generic[Handle]):
             reason = f"all {len(present)} are quarantined: the model may have diverged, see their refused updates"
             self._federation.note("", Event.NO_CLIENTS, reason)
             self._federation.stop()
+
+    def _has_name(self, client: str) -> bool:
+        """Whether the name fits into the record; one that does not is a row, once."""
+        fault = name_fault(client)
+        if fault is not None and hash(client) not in self._nameless:
+            self._nameless.add(hash(client))
+            self._federation.note("", Event.ENGINE_TROUBLE, fault)
+        return fault is None
 
     def _on_death(self, error: BaseException) -> None:
         """A thread that serves clients ends: so does the run."""

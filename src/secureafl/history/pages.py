@@ -10,6 +10,8 @@ pairs are made, are kept in float32 beside them.
 
 from __future__ import annotations
 
+import mmap
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
@@ -33,8 +35,9 @@ HALF_RANGE = 2.0**14  # a row's largest value after scaling: far from overflow, 
 class Pages:
     """Rows by (slot, row). Slots are given in order and never taken back.
 
-    path     directory for memory-mapped pages, so that history may be larger than memory; None for plain memory
-    threads  how many threads a pass over the rows may use; None for all
+    path        directory for memory-mapped pages, so that history may be larger than memory; None for plain memory
+    threads     how many threads a pass over the rows may use; None for all
+    page_bytes  size of a page, if that holds at least one client; small ones can be released client by client
     """
 
     def __init__(
@@ -45,6 +48,7 @@ class Pages:
         *,
         path: Path | None = None,
         threads: int | None = None,
+        page_bytes: int = PAGE_BYTES,
     ) -> None:
         self.dim = dim
         self.num_rows = num_rows
@@ -53,7 +57,7 @@ class Pages:
         self._threads = threads or 0
         self._type = np.dtype(precision)
         self._num_blocks = -(-dim // BLOCK)
-        self._page_clients = page_clients(dim, num_rows, precision)
+        self._page_clients = page_clients(dim, num_rows, precision, page_bytes)
         self.clear()
 
     def __len__(self) -> int:
@@ -103,6 +107,13 @@ class Pages:
         if row in (DELTA, BASE):
             self._references[slot // self._page_clients][slot % self._page_clients, row] = vector
         self._encode(slot, row, vector - self._origin if row == BASE else vector)
+
+    def release(self, slot: int) -> None:
+        """Let go of the memory of this client's page, if it is mapped: it is read from its file when it is needed."""
+        place = slot // self._page_clients
+        for array in [self._pages[place], *self._references[place : place + 1]]:
+            if isinstance(array.base, mmap.mmap):
+                array.base.madvise(mmap.MADV_DONTNEED)
 
     def rebase(self, origin: Vector) -> None:
         """Keep models as differences from `origin` from now on. Nothing to do in float32."""
@@ -179,19 +190,23 @@ class Pages:
 
     def _zeros(self, name: str, shape: tuple[int, ...], kind: np.dtype[np.floating]) -> npt.NDArray[np.floating]:
         """An array on a page boundary, so that no vector of it crosses a cache line."""
-        if self._path is not None:
-            file = self._path / f"{name}-{len(self._pages):06d}.bin"
-            return np.memmap(file, kind, "w+", shape=shape)
         size = int(np.prod(shape)) * kind.itemsize
+        if self._path is not None:
+            path = self._path / f"{name}-{len(self._pages):06d}.bin"
+            with path.open("wb") as file:
+                file.truncate(size)
+                if hasattr(os, "posix_fallocate"):  # a full disk is an error here; later it would kill the process
+                    os.posix_fallocate(file.fileno(), 0, size)
+            return np.memmap(path, kind, "r+", shape=shape)
         memory = np.zeros(size + ALIGNMENT, np.uint8)
         start = -memory.ctypes.data % ALIGNMENT
         return memory[start : start + size].view(kind).reshape(shape)
 
 
-def page_clients(dim: int, num_rows: int, precision: Precision) -> int:
+def page_clients(dim: int, num_rows: int, precision: Precision, page_bytes: int = PAGE_BYTES) -> int:
     """How many clients share a page."""
     each = -(-dim // BLOCK) * BLOCK * num_rows * np.dtype(precision).itemsize
-    return max(1, min(MAX_PAGE_CLIENTS, PAGE_BYTES // max(1, each)))
+    return max(1, min(MAX_PAGE_CLIENTS, page_bytes // max(1, each)))
 
 
 def expected_bytes(num_clients: int, dim: int, memory: int = 3, precision: Precision = "float32") -> int:

@@ -25,7 +25,7 @@ import numpy.typing as npt
 
 from secureafl import kernels
 from secureafl.history import lbfgs
-from secureafl.history.pages import BASE, DELTA, PAIRS, Pages, Precision
+from secureafl.history.pages import BASE, DELTA, PAGE_BYTES, PAIRS, Pages, Precision
 from secureafl.types import Array, ClientId, StateDict, Vector
 
 Float = npt.NDArray[np.float64]
@@ -59,9 +59,10 @@ class Remembered(NamedTuple):
 class History:
     """References and pairs of every client that was ever stored. Rows are updated in place.
 
-    precision  how rows are stored: float32, or float16 with a scale per row
-    path       directory for a memory-mapped history; None for plain memory
-    threads    how many threads a pass over the history may use; None for all
+    precision   how rows are stored: float32, or float16 with a scale per row
+    path        directory for a memory-mapped history; None for plain memory
+    threads     how many threads a pass over the history may use; None for all
+    page_bytes  how much of it lies together, if that holds at least one client
     """
 
     def __init__(
@@ -74,6 +75,7 @@ class History:
         precision: Precision = "float32",
         path: Path | None = None,
         threads: int | None = None,
+        page_bytes: int = PAGE_BYTES,
     ) -> None:
         self.dim = dim
         self.memory = memory
@@ -82,7 +84,7 @@ class History:
         self._strict = strict
         self.guards: Counter[str] = Counter()  # how often a pair or an operator was set aside, and why
         self._slots: dict[ClientId, int] = {}
-        self._pages = Pages(dim, self.num_rows, precision, path=path, threads=threads)
+        self._pages = Pages(dim, self.num_rows, precision, path=path, threads=threads, page_bytes=page_bytes)
         self._allocate(0)
 
     def __len__(self) -> int:
@@ -235,6 +237,10 @@ class History:
         out = np.empty((1, self.dim), np.float32)
         kernels.estimates(self._pages.only(self._slots[client]), weights[None], params, out)
         return np.asarray(out[0])
+
+    def release(self, client: ClientId) -> None:
+        """Keep what is known of this client in the file alone until it is asked for; nothing to do in plain memory."""
+        self._pages.release(self._slots[client])
 
     def rebase(self, params: Vector) -> None:
         """In half precision, keep models as differences from these parameters, so that they stay precise."""

@@ -21,6 +21,8 @@ def test_a_second_server_is_refused_and_told_who_has_the_folder(tmp_path: Path) 
     run = Run(machine(), settings(tmp_path), facts=FACTS)
     advance(run, 5)
     run.journal.commit()
+    draft = tmp_path / "snapshots" / ".000000000020.safetensors.1"
+    draft.write_bytes(b"being written")
     command = (
         "from pathlib import Path\n"
         "from tests.server.record.test_run import FACTS, machine, settings\n"
@@ -32,6 +34,7 @@ def test_a_second_server_is_refused_and_told_who_has_the_folder(tmp_path: Path) 
     second = subprocess.run([sys.executable, "-c", command], capture_output=True, text=True, env=env, cwd=root)
     assert f"is in use by pid {os.getpid()} on " in second.stderr.splitlines()[-1]
     assert is_held(tmp_path)
+    assert draft.exists()
     advance(run, 5)
     run.close()
     assert not is_held(tmp_path)

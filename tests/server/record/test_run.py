@@ -1,4 +1,6 @@
 import sqlite3
+import tracemalloc
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -6,12 +8,23 @@ import pytest
 from tests.support import Quadratic
 
 from secureafl import Machine, MachineSettings, Reason
+from secureafl.defenses import AsyncSGD
 from secureafl.errors import StoreError
 from secureafl.server.record.entries import Event
 from secureafl.server.record.run import Run, StoreSettings
+from secureafl.server.review.eject import eject
+from secureafl.server.review.opened import RecordedRun
+from secureafl.server.review.replay import compare
 
 PROBLEM = Quadratic()
 FACTS: dict[str, object] = {"defense": "secureafl"}
+LARGE_FACTS: dict[str, object] = {
+    "defense": "asyncsgd",
+    "defense_settings": {},
+    "server_lr": 0.05,
+    "max_staleness": None,
+    "average_over": 200,
+}
 
 
 def machine() -> Machine:
@@ -127,6 +140,49 @@ def test_a_snapshot_on_record_outlives_a_later_one_of_the_same_version(tmp_path:
     assert [path.stem for path in (tmp_path / "snapshots").glob("0*")] == ["000000000040"]
     run.close()
     resumed.close()
+
+
+LARGE = 50_000
+
+
+def large() -> Machine:
+    return Machine(AsyncSGD(LARGE), np.zeros(LARGE, np.float32), MachineSettings(server_lr=0.05))
+
+
+def large_run(run_dir: Path) -> None:
+    run = Run(large(), settings(run_dir, snapshot_every=1000), facts=LARGE_FACTS)
+    for number in range(60):
+        run.receive(run.issue(f"client-{number % 3}").number, np.full(LARGE, 1.0, np.float32))
+    run.close()
+
+
+def resume_large(run_dir: Path) -> None:
+    Run.resume(large(), settings(run_dir, snapshot_every=1000), facts=LARGE_FACTS).close()
+
+
+def replay_large(run_dir: Path) -> None:
+    run = RecordedRun.open(run_dir)
+    compare(run, run.machine())
+    run.journal.close()
+
+
+def eject_large(run_dir: Path) -> None:
+    run = RecordedRun.open(run_dir)
+    eject(run, ["client-0"], run_dir.with_name("ejected"))
+    run.journal.close()
+
+
+@pytest.mark.parametrize(("task", "most"), [(resume_large, 16), (replay_large, 20), (eject_large, 24)])
+def test_updates_are_read_one_at_a_time(task: Callable[[Path], None], most: int, tmp_path: Path) -> None:
+    """Of 60 updates: what is in memory at once is some models and an update or two, counted in their size."""
+    large_run(tmp_path / "run")
+    tracemalloc.start()
+    try:
+        task(tmp_path / "run")
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak / (4 * LARGE) < most
 
 
 def test_old_snapshots_are_removed(tmp_path: Path) -> None:

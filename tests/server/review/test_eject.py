@@ -1,3 +1,4 @@
+import errno
 import statistics
 from pathlib import Path
 
@@ -6,7 +7,7 @@ import pytest
 from tests.server.recorded_runs import LIARS, PROBLEM, distance, record
 
 from secureafl import Machine, Reason, Vector
-from secureafl.errors import SettingsError
+from secureafl.errors import SettingsError, StoreError
 from secureafl.server import FederationSettings
 from secureafl.server.record.entries import Event
 from secureafl.server.record.run import Run, StoreSettings
@@ -148,6 +149,30 @@ def test_a_name_as_it_is_goes_before_a_name_as_it_is_shown(tmp_path: Path) -> No
     assert r"\x1b" not in left
     for each in (run, repaired):
         each.journal.close()
+
+
+def test_only_the_client_at_hand_is_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a page per client, each mapped from a file beside the new run, released after use, and gone in the end."""
+    released: list[int] = []
+    monkeypatch.setattr("secureafl.server.review.eject.PAGE_BYTES", 1)
+    monkeypatch.setattr("secureafl.history.pages.Pages.release", lambda pages, slot: released.append(slot))
+    run = record(tmp_path / "run", 60)
+    repair = eject(run, ["client-0"], tmp_path / "repaired")
+    assert len(released) == repair.kept
+    assert len(set(released)) == PROBLEM.num_clients - 1
+    assert {path.name for path in (tmp_path / "repaired").iterdir()} <= {"run.db", "head", "lock", "snapshots"}
+    run.journal.close()
+
+
+def test_a_disk_without_room_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    run = record(tmp_path / "run", 20)
+    monkeypatch.setattr("secureafl.history.pages.os.posix_fallocate", full)
+    with pytest.raises(StoreError, match=r"cannot write to .*repaired: No space left on device"):
+        eject(run, ["client-1"], tmp_path / "repaired")
+    run.journal.close()
 
 
 def test_a_client_nobody_knows_is_an_error(tmp_path: Path) -> None:

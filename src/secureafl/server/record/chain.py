@@ -17,6 +17,7 @@ import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from secureafl.errors import StoreError
 from secureafl.files import REAL_DISK, Disk, write_atomically
@@ -42,10 +43,27 @@ def first_hash(facts: Mapping[str, str]) -> bytes:
     return hashlib.sha256(_DOMAIN + json.dumps(sorted(facts.items())).encode()).digest()
 
 
-def row_hash(before: bytes, stored: tuple[object, ...]) -> bytes:
-    """The hash of a row: of the one before it and of every column as it is stored."""
-    plain = [column.hex() if isinstance(column, bytes) else column for column in stored]
-    return hashlib.sha256(before + json.dumps(plain, separators=(",", ":")).encode()).digest()
+def row_hash(before: bytes, stored: tuple[Any, ...]) -> bytes:
+    """The hash of a row: of the one before it and of every column as it is stored. TypeError if one is of another type.
+
+    What is hashed is the columns as a JSON list, bytes in hexadecimal. It is put together here because a log has many
+    rows, and the library's way takes three times as long.
+    """
+    number, seconds, version, client, event, reason, accepted, evidence, ticket, base, sent, model = stored
+    text = (
+        f"[{_int(number)},{_float(seconds)},{_int(version)},{_text(client)},{_text(event)},{_text(reason)},"
+        f"{_NULL if accepted is None else _int(accepted)},{_text(evidence)},"
+        f"{_NULL if ticket is None else _int(ticket)},{_NULL if base is None else _int(base)},"
+        f"{_NULL if sent is None else _hex(sent)},{_NULL if model is None else _hex(model)}]"
+    )
+    return hashlib.sha256(before + text.encode()).digest()
+
+
+def _hex(content: bytes) -> str:
+    return f'"{bytes.hex(content)}"'
+
+
+_NULL, _int, _float, _text = "null", int.__repr__, float.__repr__, json.encoder.encode_basestring_ascii
 
 
 class HeadFile:

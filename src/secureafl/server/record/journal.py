@@ -24,6 +24,8 @@ from secureafl.files import REAL_DISK, Disk
 from secureafl.server.record import format_1
 from secureafl.server.record.chain import HEAD, Head, HeadFile, first_hash, row_hash
 from secureafl.server.record.entries import Entry, Event
+from secureafl.text import one_line
+from secureafl.types import UNJUDGED
 
 FORMAT = 2
 """Of the database. 0.1 wrote format 1, which has no chain and holds updates in the rows themselves."""
@@ -59,6 +61,7 @@ _READ_UPDATE = {
     1: format_1.READ_UPDATE,
     2: "SELECT update_bytes, NULL FROM updates WHERE number = ?",
 }
+_NO_UPDATE = {1: "payload IS NULL", 2: "number NOT IN (SELECT number FROM updates)"}
 _BATCH = 500
 
 Row: TypeAlias = tuple[Any, ...]
@@ -161,10 +164,11 @@ class Journal:
         self._snapshots = None
         self.seconds = 0.0  # of the newest row, once the log was checked
         self.forgotten = 0  # the newest row that was forgotten, once the log was checked
+        self._checked = 0  # the newest row up to which the chain was followed
         try:
             self._database = connect(address)
         except sqlite3.Error as error:
-            raise StoreError(f"cannot open the run's database {path}: {error}") from None
+            raise StoreError(f"cannot open the run's database {path}: {one_line(str(error))}") from None
 
     def _set_up(self) -> None:
         self._database.execute("PRAGMA journal_mode = WAL")
@@ -188,7 +192,7 @@ class Journal:
         except BaseException as error:
             self._close_files()
             if isinstance(error, sqlite3.Error):
-                raise StoreError(f"cannot open the run's database {self.path}: {error}") from None
+                raise StoreError(f"cannot open the run's database {self.path}: {one_line(str(error))}") from None
             if isinstance(error, KeyError | ValueError | TypeError):
                 raise StoreError(f"the run's database {self.path} is damaged: its facts cannot be read") from None
             raise
@@ -319,7 +323,7 @@ class Journal:
         try:
             yield
         except (sqlite3.Error, OSError) as error:
-            said = error.strerror if isinstance(error, OSError) else str(error)
+            said = error.strerror if isinstance(error, OSError) else one_line(str(error))
             self._failure = StoreError(f"the run's database {self.path} cannot be written: {said}")
             with contextlib.suppress(sqlite3.Error):
                 self._database.execute("ROLLBACK")
@@ -347,14 +351,18 @@ class Journal:
 
     # Reading
 
-    def entries(self, event: Event | None = None, *, after: int = 0, payloads: bool = False) -> Iterator[Entry]:
+    def entries(
+        self, event: Event | None = None, *, after: int = 0, payloads: bool = False, leave_out: Event | None = None
+    ) -> Iterator[Entry]:
         """Entries in order, those with a number above `after`; with the updates, read one at a time, if asked for.
 
-        Every row is checked against its own hash; without `event`, also against the one before it.
+        A row that was not checked when the log was opened is checked against its own hash; if all kinds are read, also
+        against the one before it.
         """
         before: bytes | None = None
-        for row in self._rows(event, after):
-            self._check_row(row, before if event is None else None)
+        for row in self._rows(event, after, leave_out):
+            if row[0] > self._checked:
+                self._check_row(row, before if event is leave_out is None else None)
             before = row[13]
             yield self._entry(row, self._update(row) if payloads else None)
 
@@ -366,6 +374,16 @@ class Journal:
             return None
         self._check_row(row)
         return self._entry(row, None)
+
+    def first_without_update(self) -> Entry | None:
+        """The first arrival that was judged and whose update is not on record; None if there is no such row."""
+        marks = ", ".join("?" * len(UNJUDGED))
+        query = (
+            f"SELECT min(number) FROM log WHERE event = ? AND reason NOT IN ({marks}) AND {_NO_UPDATE[self._format]}"
+        )
+        with self._lock, self._explained():
+            number = self._database.execute(query, [str(Event.ARRIVAL), *map(str, UNJUDGED)]).fetchone()[0]
+        return None if number is None else self.entry(number)
 
     def facts(self) -> dict[str, Any]:
         """What was in force when the run began. Among it is the run's secret seed: show it to nobody."""
@@ -448,7 +466,7 @@ class Journal:
             if forgotten is not None and forgotten[1].startswith(f"{begun_at.hash.hex()} "):
                 raise StoreError(f"{self.path}: the facts are damaged or were changed: their hash does not match")
             raise StoreError(f"{self.path}: rows 1 to {begun_at.number} are missing, and no row says why")
-        self._snapshots, self.seconds = snapshots[::-1], seconds
+        self._snapshots, self.seconds, self._checked = snapshots[::-1], seconds, head.number
         self.forgotten = 0 if begun_at is None else begun_at.number
         return head, met
 
@@ -462,12 +480,12 @@ class Journal:
         with self._lock, self._explained():
             said = self._database.execute("PRAGMA quick_check").fetchone()[0]
         if said != "ok":
-            raise StoreError(f"the run's database {self.path} is damaged: {said}")
+            raise StoreError(f"the run's database {self.path} is damaged: {one_line(str(said))}")
 
-    def _rows(self, event: Event | None = None, after: int = 0) -> Iterator[Row]:
-        condition = "number > ?" if event is None else "number > ? AND event = ?"
+    def _rows(self, event: Event | None = None, after: int = 0, leave_out: Event | None = None) -> Iterator[Row]:
+        condition, parameters = "number > ?", [after, *(str(kind) for kind in (event, leave_out) if kind is not None)]
+        condition += " AND event = ?" * (event is not None) + " AND event <> ?" * (leave_out is not None)
         query = f"{_READ[self._format]} WHERE {condition} ORDER BY number LIMIT {_BATCH}"
-        parameters: list[object] = [after] if event is None else [after, str(event)]
         while True:
             with self._lock, self._explained():
                 rows = self._database.execute(query, parameters).fetchall()
@@ -537,7 +555,7 @@ class Journal:
         try:
             yield
         except (sqlite3.Error, UnicodeDecodeError, OverflowError) as error:
-            raise StoreError(f"the run's database {self.path} cannot be read: {error}") from None
+            raise StoreError(f"the run's database {self.path} cannot be read: {one_line(str(error))}") from None
 
 
 def write_ahead(path: Path) -> Path:

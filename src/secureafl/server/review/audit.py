@@ -73,9 +73,11 @@ class ClientRecord:
 def client_records(run: RecordedRun) -> list[ClientRecord]:
     """Every client of the run, the least accepted first."""
     records: dict[str, ClientRecord] = {}
-    for entry in run.journal.entries():
-        if entry.client and entry.event is not Event.ISSUED:
-            records.setdefault(entry.client, ClientRecord(entry.client)).add(entry)
+    for entry in run.journal.entries(leave_out=Event.ISSUED):
+        if entry.client:
+            if entry.client not in records:
+                records[entry.client] = ClientRecord(entry.client)
+            records[entry.client].add(entry)
     for client, share in influence(run).items():
         if client in records:
             records[client].influence = share

@@ -17,6 +17,7 @@ own, with a journal, that can be resumed.
 from __future__ import annotations
 
 import bisect
+import tempfile
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +25,7 @@ from pathlib import Path
 import numpy as np
 
 from secureafl.defenses.base import distance, norm
-from secureafl.errors import SettingsError
+from secureafl.errors import SettingsError, StoreError
 from secureafl.history import DELTA, History
 from secureafl.server.machine import Machine
 from secureafl.server.record.entries import Entry, Event
@@ -36,6 +37,7 @@ from secureafl.types import Model, Reason, Update, Vector
 MEMORY = 3
 MAX_CORRECTION = 1.0  # in lengths of the recorded update
 FREE_STEPS = 10  # so many usual steps may lie between the two paths in any case
+PAGE_BYTES = 1 << 24  # of the history in its files: what is in memory at a time
 
 MAX_LISTED = 20  # names in a message
 REASONS = {str(reason): reason for reason in Reason}  # as the journal spells them
@@ -57,11 +59,24 @@ class Repair:
 
 def eject(run: RecordedRun, clients: Collection[str], run_dir: Path, *, machine: Machine | None = None) -> Repair:
     """Rebuild the run without these clients in `run_dir`. `machine` takes the place of one like the run's own."""
+    run.require_updates("eject")
     ejected = _find(run, clients)
-    old = run.machine()
     facts = {name: value for name, value in run.facts.items() if name != "first model"}
     new = Run(machine or run.machine(), StoreSettings(run_dir=run_dir), facts=facts)
-    path = _Path(old, new)
+    try:
+        # beside the new run: a temporary folder elsewhere may be in memory
+        with tempfile.TemporaryDirectory(prefix=".eject-", dir=run_dir) as folder:
+            return _follow(run, ejected, new, Path(folder))
+    except OSError as error:
+        raise StoreError(f"cannot write to {run_dir}: {error.strerror or error}") from None
+    finally:
+        new.close()
+
+
+def _follow(run: RecordedRun, ejected: Collection[str], new: Run, folder: Path) -> Repair:
+    """Walk the run from its beginning to its end; `folder` is for what must not fill the memory."""
+    old = run.machine()
+    path = _Path(old, new, folder)
     removed = 0
     for entry in run.journal.entries(payloads=True):
         if entry.client not in ejected:
@@ -71,9 +86,7 @@ def eject(run: RecordedRun, clients: Collection[str], run_dir: Path, *, machine:
         path.advance_old(entry, str(run.path))
     new.finish()
     gap = distance(new.machine.model.params, old.model.params)
-    kept = new.machine.model.version
-    new.close()
-    return Repair(kept, removed, path.left_out, gap)
+    return Repair(new.machine.model.version, removed, path.left_out, gap)
 
 
 def _find(run: RecordedRun, clients: Collection[str]) -> set[str]:
@@ -93,7 +106,7 @@ def _listed(names: Collection[str]) -> str:
 class _Path:
     """Walks the new path beside the old one."""
 
-    def __init__(self, old: Machine, new: Run) -> None:
+    def __init__(self, old: Machine, new: Run, folder: Path) -> None:
         self._old = old
         self._new = new
         self._start = new.machine.model.params
@@ -101,9 +114,9 @@ class _Path:
         self.left_out = 0
         self._versions = [0]  # old version -> the new one that stands in its place
         self._tickets: dict[int, int] = {}  # old ticket -> new ticket
-        self._history = History(
-            len(old.model.params), MEMORY, min_curvature=1e-8, strict=True
-        )  # of recorded updates, on the models they were really computed on
+        self._history = History(  # of recorded updates, on the models they were really computed on
+            len(old.model.params), MEMORY, min_curvature=1e-8, strict=True, path=folder, page_bytes=PAGE_BYTES
+        )
 
     def advance_old(self, entry: Entry, where: str) -> None:
         repeat(self._old, entry, where)
@@ -158,6 +171,11 @@ class _Path:
 
     def _move(self, update: Update, new_base: Model) -> Vector:
         """The recorded update, carried over to the base model of the new path."""
+        moved = self._moved(update, new_base)
+        self._history.release(update.client)  # memory for one client, however many there are
+        return moved
+
+    def _moved(self, update: Update, new_base: Model) -> Vector:
         client = update.client
         self._history.remember(client, update.delta, update.base.params)
         correction = self._history.correction(client, new_base.params)

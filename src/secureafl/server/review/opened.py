@@ -48,6 +48,21 @@ class RecordedRun:
             raise
         return cls(path, journal, facts, snapshots, first)
 
+    def require_updates(self, purpose: str) -> None:
+        """Raise if an update is not on record any more, or never was: `purpose`, a command, repeats them all."""
+        if self.journal.forgotten:
+            why = f"rows 1 to {self.journal.forgotten} were forgotten (keep-rows, keep-seconds)"
+        elif (entry := self.journal.first_without_update()) is None:
+            return
+        elif entry.sent is None:
+            why = "it was recorded with journal = verdicts"
+        else:
+            why = f"that of row {entry.number} was forgotten (max-journal-bytes)"
+        raise StoreError(
+            f"{purpose} needs every update, and {self.path} does not hold them: {why}."
+            " It can be audited and resumed; record with journal = full, and keep all, to use this command"
+        )
+
     def machine(
         self,
         *,

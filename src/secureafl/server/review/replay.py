@@ -51,6 +51,7 @@ class Comparison:
 
 def replay(run: RecordedRun, now: Machine, then: Machine | None = None) -> Iterator[Judgement]:
     """Every arrival of the run under the machine `now`; `then` repeats the run as it was."""
+    run.require_updates("replay")
     then = then or run.machine()
     for entry in run.journal.entries(payloads=True):
         before = repeat(then, entry, str(run.path))

@@ -216,7 +216,7 @@ def _percentile() -> Cells:
 
 
 def _variants() -> Cells:
-    settings = [*({**MEDIAN, **changes} for changes in PAPER_VARIANTS.values()), MEDIAN]
+    settings = [*({**MEDIAN, **changes} for changes in PAPER_VARIANTS.values()), dict(MEDIAN)]
     return [
         CellSettings(defense="secureafl", attack=attack, defense_settings=changes)
         for changes in settings
@@ -380,7 +380,7 @@ def shown_metric(settings: Mapping[str, Any], metric: str) -> str:
 
 
 def described(defense: str, own: Mapping[str, Any]) -> str:
-    """A defense by how its settings differ from its defaults; SecureAFL's from those of 0.1 or the paper's, if nearer."""
+    """A defense by how its settings differ from its defaults; SecureAFL's from those of 0.1 or the paper, if nearer."""
     bases = {defense: DEFENSE_ENTRIES[defense].settings().model_dump(mode="json")}
     if defense == "secureafl":
         bases |= {"secureafl-median": _complete(MEDIAN), "secureafl-paper": _complete(PAPER)}
