@@ -787,6 +787,12 @@ def test_clients_that_never_answer_give_their_places_back(begin: Begin) -> None:
     assert stage.issued().count("c") > 3
 
 
+def test_before_the_first_update_only_as_many_as_have_a_place_count_as_stalled(begin: Begin) -> None:
+    stage = begin(dict.fromkeys("abcdefgh", pending), max_in_flight=2, stall_seconds=5.0)
+    stage.advance(300.0)
+    assert stage.most_in_flight() == 4
+
+
 def test_a_stalled_client_s_update_still_counts_and_it_takes_no_second_place(begin: Begin) -> None:
     clients = {"a": sends_after(20.0), "b": sends_after(1.0), "c": sends_after(1.0)}
     stage = begin(clients, max_in_flight=1, stall_seconds=5.0)

@@ -110,6 +110,7 @@ class SessionPool(Generic[Handle]):
         self._left: dict[str, tuple[float, int]] = {}  # client -> (not before, failures so far)
         self._waiting: deque[Session[Handle]] = deque()  # clients whose turn has not come, with max_in_flight
         self._num_in_flight = 0
+        self._num_stalled = 0
         self._waits: deque[float] = deque(maxlen=NUM_WAITS)  # how long the last updates took
         self._nameless: set[int] = set()  # hashes of names that nobody can take part under
         self._begun = False  # whether enough clients were here
@@ -226,6 +227,7 @@ class SessionPool(Generic[Handle]):
         """The session's exchange is over."""
         if not session.stalled:
             self._leave_place()
+        self._num_stalled -= session.stalled
         session.assignment, session.handle, session.update, session.stalled = None, None, None, False
 
     def _go_on(self, session: Session[Handle], delay: float = 0.0) -> None:
@@ -271,8 +273,9 @@ class SessionPool(Generic[Handle]):
         if update is None:
             if waited > self._settings.ttl_seconds:
                 raise LostError(Event.EXPIRED, f"no update in {waited:.0f} s")
-            if not session.stalled and waited > self._patience():
+            if not session.stalled and waited > self._patience() and self._may_stall():
                 session.stalled = True
+                self._num_stalled += 1
                 self._leave_place()
             # look again after a tenth of the time waited so far
             delay = max(self._pace.poll_seconds, 0.1 * waited)
@@ -294,6 +297,10 @@ class SessionPool(Generic[Handle]):
         if not self._waits:
             return longest
         return max(STALLED_AFTER * sorted(self._waits)[len(self._waits) // 2], longest / 10.0)
+
+    def _may_stall(self) -> bool:
+        """Until the first update has come, everyone may just be slow: then at most as many as have a place."""
+        return bool(self._waits) or self._num_stalled < (self._settings.max_in_flight or 0)
 
     def _hand_in(self, session: Session[Handle], assignment: Assignment, update: Vector | Reason) -> None:
         def judged(done: Future[Verdict]) -> None:
