@@ -58,7 +58,7 @@ def test_stop_an_attack_draws_both_pictures(tmp_path: Path) -> None:
     ends = {
         name: float(share) for name, share in re.findall(r"^(.+): ([0-9.]+)% of the test images", done.stdout, re.M)
     }
-    assert ends["SecureAFL, attacked"] > 30.0 > ends["AsyncSGD, attacked"]
+    assert ends["SecureAFL, attacked"] > 20.0 > 15.0 > ends["AsyncSGD, attacked"]
     for theme in ("light", "dark"):
         assert 10_000 < (tmp_path / f"attack-{theme}.png").stat().st_size < 200_000
 
