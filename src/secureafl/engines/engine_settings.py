@@ -18,8 +18,8 @@ class EngineSettings(FederationSettings):
     """Clients that may hold the model at one time; the others wait their turn. None for all."""
     stall_seconds: float = Field(10.0, gt=0.0)
     """`max_in_flight`: a client whose update has not come after so long gives its place to another one; once updates
-    came, after four times as long as they usually take, and a tenth of this at least. Its update still counts. Until the
-    first update has come, no more than `max_in_flight` do so."""
+    came, after four times as long as they usually take, and a tenth of this at least. Its update still counts. Until
+    the first update has come, no more than `max_in_flight` do so."""
     ttl_seconds: float = Field(3600.0, gt=0.0)
     """How long a client may take; then its ticket expires."""
     discovery_seconds: float = Field(3.0, gt=0.0)
