@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from secureafl.types import Array, ClientId, StateDict, Vector
 
@@ -87,7 +86,7 @@ class LastUpdates:
         }
 
 
-def sketch_distance(a: npt.NDArray[np.floating], b: npt.NDArray[np.floating]) -> float:
+def sketch_distance(a: Vector, b: Vector) -> float:
     """About the distance between two models, from their sketches; exactly 0 for the same model."""
     gap = a.astype(np.float64) - b
     return math.sqrt(float(sum((gap * gap).tolist())))

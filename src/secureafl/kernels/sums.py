@@ -37,7 +37,7 @@ class Surveyed(NamedTuple):
     row          g . row; 0 without one
     change       |g - row|^2; 0 without one
     sketch       (width,) sums of g times a sign over every width-th coordinate; empty without signs
-    base_sketch  (width,) the same of the model that g was made for
+    base_sketch  (width,) the same of the model that g was made for, as it is kept: equal for equal models
     """
 
     square: float
@@ -45,7 +45,7 @@ class Surveyed(NamedTuple):
     row: float
     change: float
     sketch: Vector
-    base_sketch: Float
+    base_sketch: Vector
 
 
 class Replaced(NamedTuple):
@@ -77,7 +77,8 @@ def survey(
     square, along, with_row, change = _survey(
         readable(delta), readable(base), readable(row), readable(consensus), readable(signs), sketch, base_sketch
     )
-    return Surveyed(float(square), float(along), float(with_row), float(change), sketch, base_sketch)
+    kept = base_sketch.astype(np.float32)
+    return Surveyed(float(square), float(along), float(with_row), float(change), sketch, kept)
 
 
 def replace(

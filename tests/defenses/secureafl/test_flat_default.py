@@ -1,11 +1,14 @@
 """The default as a whole: who moves the model, how far, and that nobody's speed or names buy more."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from tests.support import Federation, Quadratic, model, update
 
 from secureafl import ClientId, Machine, MachineSettings, SecureAFL, SecureAFLSettings, kernels
 from secureafl.defenses.secureafl import RunningMean
+from secureafl.errors import SettingsError
 from secureafl.types import Reason
 
 
@@ -107,3 +110,19 @@ def test_a_client_whose_updates_are_always_long_is_not_abrupt() -> None:
             params = params - np.float32(0.02) * verdict.direction
     assert {reason for client, reason in found if client == 3} <= {"first-contact", "accepted", "over-budget"}
     assert ClientId(3) not in secure.excluded()
+
+
+def test_the_same_model_is_at_distance_0() -> None:
+    secure, rng = SecureAFL(700, SecureAFLSettings(gap_damping=0.0), seed=1), np.random.default_rng(2)
+    base = model(0, rng.normal(size=700))
+    delta = rng.normal(size=700)
+    assert secure.step(update(0, base, delta), base).accepted
+    again = secure.step(update(0, base, delta), base)
+    assert (again.accepted, again.evidence["lipschitz_factor"]) == (True, 0.0)
+    other = secure.step(update(0, base, 1.01 * delta), base)
+    assert (other.accepted, other.reason) == (False, Reason.CHANGED_ON_SAME_MODEL)
+
+
+def test_rows_on_disk_are_not_promised_where_there_are_none(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="leave history_path out"):
+        SecureAFL(30, history_path=tmp_path)

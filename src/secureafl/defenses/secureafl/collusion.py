@@ -16,7 +16,6 @@ clients by the likeness of summed updates; there one who is unlike all others we
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Collection, Mapping
 
@@ -63,6 +62,7 @@ class Groups(Votes):
         self._to_count: list[ClientId] = []
         self._found: dict[ClientId, float] = {}
         self._num_counted = 0
+        self._news = False  # whether a count was concluded since anyone asked
 
     def hear(self, arrival: Arrival, *, accepted: bool, remembered: bool) -> None:
         if remembered:
@@ -84,18 +84,18 @@ class Groups(Votes):
 
     def would_be_alike(self, client: ClientId, sketch: Vector) -> bool:
         """Whether this update would leave its sender like more clients than is usual, by the cosine alone."""
-        direction, others = self._directions.after(client, sketch), self._directions.counted
+        others = [other for other in self._directions.counted if other != client]
         if len(others) < MIN_CLIENTS:
             return False
-        return count_alike(direction, client, self._directions, self._limit) > self._usual
+        rows = np.stack([self._directions.after(client, sketch), *map(self._directions.of, others)])
+        rows -= np.median(rows, axis=0).astype(np.float32)
+        lengths = np.sqrt([kernels.dot(row, row) for row in rows])
+        alike = kernels.products_with(rows[1:], rows[0]) > self._limit * lengths[0] * lengths[1:]
+        return 1 + int(alike.sum()) > self._usual
 
     def weights_changed(self) -> bool:
-        if self._news:
-            self._news = False
-            return True
-        return False
-
-    _news = False
+        changed, self._news = self._news, False
+        return changed
 
     def forget(self, client: ClientId) -> None:
         self._alike.pop(client, None)
@@ -168,15 +168,6 @@ class Groups(Votes):
         self._usual = _median(counts, len(self._alike)) if counts else 1.0
         self._recount, self._to_count, self._num_counted = None, [], 0
         self._news = True
-
-
-def count_alike(direction: Vector, client: ClientId, directions: Directions, limit: float) -> int:
-    """How many clients, itself included, keep asking for much the same as this direction."""
-    rows = np.stack([directions.of(other) for other in directions.counted if other != client])
-    centre = np.median(np.concatenate([rows, direction[None]]), axis=0).astype(np.float32)
-    rows, own = rows - centre, direction - centre
-    lengths = np.sqrt([kernels.dot(row, row) for row in rows]) * math.sqrt(kernels.dot(own, own))
-    return 1 + int((kernels.products_with(rows, own) > limit * lengths).sum())
 
 
 def _median(counts: list[tuple[float, int]], total: int) -> float:

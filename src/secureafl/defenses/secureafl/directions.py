@@ -59,9 +59,6 @@ class Directions(Votes):
         if remembered and arrival.sketch is not None:
             self._take(arrival.client, arrival.sketch.astype(np.float32))
 
-    def weight(self, client: ClientId) -> float:
-        return 1.0
-
     def _take(self, client: ClientId, sketch: Vector) -> None:
         before, after = self._averages.get(client), self.after(client, sketch)
         if client not in self._left_out:

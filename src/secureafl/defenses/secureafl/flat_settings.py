@@ -177,7 +177,7 @@ class SecureAFLSettings(Settings):
     def _idle(self) -> Iterator[tuple[str, tuple[str, ...]]]:
         """Settings that change nothing, given others, and why."""
         if not self.estimates:
-            yield "with estimates = False", (*_OF_VOTES, "correction", *_OF_CORRECTION)
+            yield "with estimates = False", (*_OF_VOTES, *_OF_RUNNING_MEAN, "correction", *_OF_CORRECTION)
         if self.correction == "none":
             yield "with correction = 'none'", _OF_CORRECTION
         if self.correction == "raw":
@@ -196,8 +196,12 @@ class SecureAFLSettings(Settings):
             yield "without max_change", ("too_long",)
         if self.steps_per_interval is None:
             yield "without steps_per_interval", ("step_burst",)
+        if self.aggregate == "running_mean" and self.against_consensus is None:
+            yield "without against_consensus", ("agreement_decay",)
         if self.alike is None and self.opposition is None:
             yield "without alike and opposition", ("agreement_decay",)
+        if self.alike is None:
+            yield "without alike", ("vouched",)
 
 
 PAPER: Mapping[str, Any] = {
@@ -230,17 +234,12 @@ def build_stages(
 ) -> Stages:
     """The stages that these settings stand for."""
     if settings.aggregate == "running_mean" and settings.estimates:
+        if history_path is not None:
+            raise SettingsError(
+                "a running mean keeps its rows in memory: leave history_path out, or choose an aggregate"
+            )
         return _over_sender(dim, settings, seed)
-    judges: list[Judge] = [
-        LipschitzFilter(
-            settings.percentile,
-            settings.tolerance,
-            settings.window,
-            settings.gap_damping,
-            passes=_PASSES[settings.filter],
-            warmup=settings.warmup_rounds,
-        )
-    ]
+    judges: list[Judge] = [_filter(settings, per_client=False)]
     votes: list[Votes] = []
     if settings.opposition is not None:
         consensus = AgainstConsensus(settings.opposition, settings.agreement_decay)
@@ -250,11 +249,7 @@ def build_stages(
         votes.append(RejectedInARow(settings.silence_after))
     if settings.alike is not None:
         votes.append(GroupsByLot(dim, settings.alike, settings.agreement_decay, seed))
-    length: Limit = FirstContact(settings.clip_norm)
-    change: Limit | None = None
-    if settings.max_change is not None:
-        length = UsualLength(settings.max_change, settings.window, settings.clip_norm)
-        change = UsualChange(settings.max_change, settings.window, settings.clip_norm)
+    length, change = _limits(settings, per_client=False)
     return Stages(
         judges=tuple(judges),
         length=length,
@@ -268,17 +263,7 @@ def build_stages(
 
 
 def _over_sender(dim: int, settings: SecureAFLSettings, seed: int) -> Stages:
-    judges: list[Judge] = [
-        LipschitzFilter(
-            settings.percentile,
-            settings.tolerance,
-            settings.window,
-            settings.gap_damping,
-            per_client=True,
-            passes=_PASSES[settings.filter],
-            warmup=settings.warmup_rounds,
-        )
-    ]
+    judges: list[Judge] = [_filter(settings, per_client=True)]
     if settings.too_long is not None and settings.max_change is not None and settings.filter == "lipschitz":
         judges.insert(0, TooLong(settings.too_long))
     directions = Directions(dim, seed=seed)
@@ -294,23 +279,38 @@ def _over_sender(dim: int, settings: SecureAFLSettings, seed: int) -> Stages:
         votes.append(Groups(directions, settings.alike, seed, settings.vouched))
     if settings.weights:
         votes.append(OperatorWeights(settings.weights))
-    length: Limit = FirstContact(settings.clip_norm)
-    change: Limit | None = None
-    if settings.max_change is not None:
-        length = UsualLength(settings.max_change, settings.window, settings.clip_norm, per_client=True)
-        change = UsualChange(settings.max_change, settings.window, settings.clip_norm, per_client=True)
+    length, change = _limits(settings, per_client=True)
+    steps = settings.steps_per_interval
     return Stages(
         judges=tuple(judges),
         length=length,
         change=change,
         votes=tuple(votes),
-        budget=None
-        if settings.steps_per_interval is None
-        else StepBudget(settings.steps_per_interval, settings.step_burst),
+        budget=None if steps is None else StepBudget(steps, settings.step_burst),
         estimate=None,
         combine=RunningMean(dim, settings.clip_norm),
         lead=settings.lead,
     )
+
+
+def _filter(settings: SecureAFLSettings, *, per_client: bool) -> LipschitzFilter:
+    return LipschitzFilter(
+        settings.percentile,
+        settings.tolerance,
+        settings.window,
+        settings.gap_damping,
+        per_client=per_client,
+        passes=_PASSES[settings.filter],
+        warmup=settings.warmup_rounds,
+    )
+
+
+def _limits(settings: SecureAFLSettings, *, per_client: bool) -> tuple[Limit, Limit | None]:
+    """How long an update may count as, and how far from its sender's last one."""
+    if settings.max_change is None:
+        return FirstContact(settings.clip_norm), None
+    usual = (settings.max_change, settings.window, settings.clip_norm)
+    return UsualLength(*usual, per_client=per_client), UsualChange(*usual, per_client=per_client)
 
 
 _PASSES: Mapping[str, Literal["smooth", "all", "none"]] = {

@@ -93,7 +93,6 @@ class OverEveryone:
         return self._estimator.history
 
     def measure(self, update: Update, number: int) -> tuple[Arrival, kernels.Change | None]:
-        """All numbers that any stage asks for."""
         client, known = update.client, update.client in self.history
         found = kernels.measure(
             update.delta,
@@ -237,7 +236,6 @@ class OverSender:
         return self._mean.rows
 
     def measure(self, update: Update, number: int) -> tuple[Arrival, kernels.Surveyed]:
-        """All numbers that any stage asks for."""
         row = self._mean.rows.read(update.client)
         found = kernels.survey(
             update.delta,
@@ -247,16 +245,16 @@ class OverSender:
             self._signs,
             WIDTH,
         )
-        length = math.sqrt(found.square)
+        norm = math.sqrt(found.square)
         arrival = Arrival(
             client=update.client,
             number=number,
             known=row is not None,
-            norm=length,
+            norm=norm,
             delta_change=math.sqrt(found.change),
             param_change=0.0 if row is None else sketch_distance(found.base_sketch, row.base_sketch),
             agreement=self._cosine(found.square, found.consensus),
-            sketch=found.sketch / np.float32(length) if length > 0.0 else None,
+            sketch=found.sketch / np.float32(norm) if norm > 0.0 else None,
         )
         return arrival, found
 
@@ -281,7 +279,7 @@ class OverSender:
         if arrival.known and arrival.delta_change > furthest:
             arrival.evidence["change_shortened_to"] = share = furthest / arrival.delta_change
             of_delta, of_row = of_delta * share, 1.0 - share
-        return Mixed(of_delta, of_row, measured.base_sketch.astype(np.float32))
+        return Mixed(of_delta, of_row, measured.base_sketch)
 
     def step(
         self, update: Update, arrival: Arrival, kept: Mixed, params: Vector, *, accepted: bool, remembered: bool

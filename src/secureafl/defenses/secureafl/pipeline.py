@@ -68,9 +68,9 @@ class Pipeline:
         self._num_arrivals += 1
         if self.stages.estimate is not None:
             arrival.evidence.update(self.stages.estimate.evidence())
-        if step is None or not moves:
-            return Verdict(rejected is None, self._reason(arrival, rejected, moves), None, arrival.evidence)
-        direction, arrival.evidence["direction_norm"] = step
+        direction = None
+        if step is not None and moves:
+            direction, arrival.evidence["direction_norm"] = step
         return Verdict(rejected is None, self._reason(arrival, rejected, moves), direction, arrival.evidence)
 
     def meet(self, client: ClientId, name: str) -> None:

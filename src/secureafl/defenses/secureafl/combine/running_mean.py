@@ -38,13 +38,9 @@ class RunningMean(Combiner):
         self._votes: kernels.Sum = np.zeros(dim, np.int64)
         self._weights: dict[ClientId, int] = {}  # in units of 1 / FULL; rows without weight are not in the sum
         self._all_weights = 0
-        self._visited: list[ClientId] = []  # whose weight is still to be looked at, last first
+        self._to_visit: list[ClientId] = []  # whose weight is still to be looked at, last first
         self.mean: Vector = np.empty(0, np.float32)
         self.mean_square = 0.0
-
-    def weight(self, client: ClientId) -> float:
-        """The weight with which the client's vote is in the mean."""
-        return self._weights.get(client, 0) / kernels.FULL
 
     def shares(self) -> dict[ClientId, float]:
         """Each known client's share in the mean."""
@@ -91,12 +87,12 @@ class RunningMean(Combiner):
 
     def review(self) -> None:
         """Look at everyone's weight in the course of the next arrivals."""
-        self._visited = self.rows.clients
+        self._to_visit = self.rows.clients
 
     def visit(self, weight: Callable[[ClientId], float], most: int) -> None:
         """Bring the weights of some clients that are still to be looked at up to date."""
-        for _ in range(min(most, len(self._visited))):
-            client = self._visited.pop()
+        for _ in range(min(most, len(self._to_visit))):
+            client = self._to_visit.pop()
             self.reweigh(client, weight(client))
 
     def forget(self, client: ClientId) -> None:
@@ -107,7 +103,7 @@ class RunningMean(Combiner):
         return {
             "votes": self._votes.copy(),
             "weights": np.array(list(self._weights.items()), np.int64).reshape(-1, 2),
-            "visited": np.array(self._visited, np.int64),
+            "to_visit": np.array(self._to_visit, np.int64),
             "mean": self.mean.copy(),
             **scoped("rows", self.rows.state_dict()),
         }
@@ -118,7 +114,7 @@ class RunningMean(Combiner):
         self._votes = np.array(state["votes"], np.int64)
         self._weights = {ClientId(client): weight for client, weight in np.asarray(state["weights"]).tolist()}
         self._all_weights = sum(self._weights.values())
-        self._visited = [ClientId(client) for client in np.asarray(state["visited"]).tolist()]
+        self._to_visit = [ClientId(client) for client in np.asarray(state["to_visit"]).tolist()]
         self.mean = np.array(state["mean"], np.float32)
         self.mean_square = kernels.dot(self.mean, self.mean)
         self.rows.load_state_dict(unscoped("rows", state))

@@ -1,0 +1,73 @@
+import numpy as np
+
+from secureafl.defenses.secureafl import Arrival, Directions, PullsBack
+from secureafl.defenses.secureafl.directions import WIDTH
+from secureafl.types import ClientId, Reason
+
+NUM_CLIENTS = 20
+FLIPS, ELSEWHERE = (0, 1, 2), (3, 4)
+COMMON, OTHER = np.eye(WIDTH, dtype=np.float32)[:2]
+
+
+class Rounds:
+    """Clients of three kinds: most pull along, some back, and two ask for something that nobody else does."""
+
+    def __init__(self) -> None:
+        self.directions = Directions(4, seed=1)
+        self.judge = PullsBack(self.directions)
+
+    def hear(self, client: int, agreement: float, sketch: np.ndarray) -> str | None:
+        arrival = Arrival(ClientId(client), 0, True, 1.0, agreement=agreement, sketch=sketch)
+        reason = self.judge.judge(arrival)
+        self.directions.hear(arrival, accepted=reason is None, remembered=True)
+        return reason
+
+    def play(self, rounds: int, strength: float = 0.5) -> None:
+        for _ in range(rounds):
+            for client in range(NUM_CLIENTS):
+                if client in FLIPS:
+                    self.hear(client, -strength, -COMMON)
+                elif client in ELSEWHERE:
+                    self.hear(client, -strength, OTHER - 0.3 * COMMON)
+                else:
+                    self.hear(client, strength, COMMON)
+
+
+def test_who_pulls_back_is_excluded_and_who_asks_for_something_else_is_not() -> None:
+    rounds = Rounds()
+    rounds.play(4)
+    assert rounds.judge.excluded() == dict.fromkeys(map(ClientId, FLIPS), Reason.AGAINST_CONSENSUS)
+    assert [rounds.judge.weight(ClientId(client)) for client in (0, 3, 9)] == [0.0, 1.0, 1.0]
+    assert set(map(ClientId, FLIPS)).isdisjoint(rounds.directions.counted)
+
+
+def test_who_agrees_as_much_as_most_comes_back() -> None:
+    rounds = Rounds()
+    rounds.play(4)
+    for _ in range(60):
+        rounds.hear(0, 0.6, COMMON)
+    assert ClientId(0) not in rounds.judge.excluded()
+    assert ClientId(0) in rounds.directions.counted
+
+
+def test_while_nobody_pulls_along_everyone_stays_as_they_are() -> None:
+    rounds = Rounds()
+    rounds.play(4)
+    for _ in range(60):
+        for client in range(5, NUM_CLIENTS):
+            rounds.hear(client, 0.0, COMMON)
+    rounds.hear(0, 1.0, COMMON)
+    assert set(rounds.judge.excluded()) == set(map(ClientId, FLIPS))
+    rounds.hear(9, -1.0, -COMMON)
+    assert ClientId(9) not in rounds.judge.excluded()
+
+
+def test_a_loaded_state_goes_on_alike() -> None:
+    one, other = Rounds(), Rounds()
+    one.play(2)
+    other.directions.load_state_dict(one.directions.state_dict())
+    other.judge.load_state_dict(one.judge.state_dict())
+    for rounds in (one, other):
+        rounds.play(2)
+    for key, value in one.judge.state_dict().items():
+        np.testing.assert_array_equal(value, other.judge.state_dict()[key], err_msg=key)
