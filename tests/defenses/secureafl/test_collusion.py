@@ -125,7 +125,8 @@ def test_a_state_saved_amid_a_count_goes_on_alike(stop: int) -> None:
     for number in range(len(rows) + stop, 3 * len(rows)):
         for stage in stages:
             hear(stage, number)
-    for one, other in zip(*stages, strict=True):
-        for key, value in one.state_dict().items():
-            np.testing.assert_array_equal(value, other.state_dict()[key], err_msg=key)
+        if number % 20 == 0 or number + 1 == 3 * len(rows):
+            for one, other in zip(*stages, strict=True):
+                for key, value in one.state_dict().items():
+                    np.testing.assert_array_equal(value, other.state_dict()[key], err_msg=key)
     assert len(stages[0][1]._alike) > 300
