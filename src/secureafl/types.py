@@ -64,6 +64,7 @@ class Reason(StrEnum):
     TOO_FREQUENT = "too-frequent"
     AGAINST_REFERENCE = "against-reference"
     FAR_FROM_REFERENCE = "far-from-reference"
+    FAR_FROM_GROUP = "far-from-group"
     TOO_UNCERTAIN = "too-uncertain"
 
 

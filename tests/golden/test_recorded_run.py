@@ -40,7 +40,10 @@ def test_it_is_resumed_and_goes_on_as_its_own_version_did(run_dir: Path) -> None
 
 def test_its_audit_says_what_it_said(run_dir: Path) -> None:
     found = {record.client: record.summary() for record in client_records(RecordedRun.open(run_dir))}
-    said = json.dumps(EXPECTED["audit"])
+    text = json.dumps(EXPECTED["audit"])
     for old, new in REASONS.items():
-        said = said.replace(old, new)
-    assert json.loads(json.dumps(found)) == json.loads(said)
+        text = text.replace(old, new)
+    said = json.loads(text)
+    assert found.keys() == said.keys()
+    for client, summary in json.loads(json.dumps(found)).items():
+        assert {key: summary[key] for key in said[client]} == said[client]  # later versions say more

@@ -9,7 +9,7 @@ import json
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -25,6 +25,7 @@ from secureafl.errors import SettingsError
 from secureafl.server.review import audit as auditing
 from secureafl.server.review import eject as ejecting
 from secureafl.server.review import verify as verifying
+from secureafl.server.review.notices import notices, said_of
 from secureafl.server.review.opened import RecordedRun
 from secureafl.server.review.replay import compare
 from secureafl.settings import nearest, read_assignments
@@ -103,9 +104,12 @@ def audit(
         writer.writeheader()
         writer.writerows(_csv_row(record) for record in records)
     else:
-        console.print(_audit_table(run, records))
+        console.print(_audit_table(run, records, recorded.facts))
+        for notice in notices(records, recorded.facts).values():
+            console.print(Text(f"Notice: {notice}"))
+        weighs = any(record.vote is not None for record in records)
         console.print(
-            "influence: how often the client's vote is the median; stale: versions behind;\n"
+            f"{_ABOUT_VOTE if weighs else _ABOUT_INFLUENCE}; stale: versions behind;\n"
             "factor: how abruptly it changed, median; seen: last. More: --json, --csv.\n"
             "One verdict in plain words: [bold]secureafl audit RUN --update N[/bold]"
         )
@@ -296,27 +300,34 @@ def _csv_row(record: auditing.ClientRecord) -> dict[str, object]:
     return {name: csv_cell(value) for name, value in record.summary().items()}
 
 
-def _audit_table(run: Path, records: list[auditing.ClientRecord]) -> Table:
+_ABOUT_VOTE = "vote: what the client's vote weighs now, 1 is whole"
+_ABOUT_INFLUENCE = "influence: how far the model follows the client"
+
+
+def _audit_table(run: Path, records: list[auditing.ClientRecord], facts: Mapping[str, Any]) -> Table:
+    weighs = any(record.vote is not None for record in records)
     table = Table(
         title=escape(str(run)), box=None, pad_edge=False, collapse_padding=True, header_style="bold underline"
     )
     table.add_column("client", no_wrap=True)
-    for column in ("updates", "accepted", "influence", "stale", "factor", "seen"):
+    for column in ("updates", "accepted", "vote" if weighs else "influence", "stale", "factor", "seen"):
         table.add_column(column, justify="right", no_wrap=True)
     table.add_column("why not, and what else", no_wrap=True)
     for record in records:
         summary = record.summary()
         factor, staleness = summary["lipschitz factor 50%"], summary["staleness"]
-        happened = [*record.rejected.items(), *((event, count) for event, count in record.troubles.items() if count)]
+        vote = f"{record.vote:.2f}" if record.vote is not None else ""
+        share = f"{record.influence:.1%}" if record.influence is not None else ""
+        happened = [f"{count} {one_line(what)}" for what, count in record.happened().items()]
         table.add_row(
             Text(visible(record.client)),
             str(record.arrivals),
             f"{record.share_accepted:.0%}",
-            "" if record.influence is None else f"{record.influence:.1%}",
+            vote if weighs else share,
             "" if staleness is None else f"{staleness:.1f}",
             "" if factor is None else f"{factor:.3g}",
             f"{record.last_seen:.0f} s",
-            Text("\n".join(f"{count} {one_line(what)}" for what, count in happened)),
+            Text("\n".join([*said_of(record.client, facts), *happened])),
         )
     return table
 

@@ -10,9 +10,11 @@ from typing import Any, NamedTuple
 
 from secureafl.defenses.aflguard import AFLGuard, AFLGuardSettings
 from secureafl.defenses.asyncdefender import AsyncDefender, AsyncDefenderSettings
+from secureafl.defenses.asyncfilter import AsyncFilter, AsyncFilterSettings
 from secureafl.defenses.asyncsgd import AsyncSGD, AsyncSGDSettings
 from secureafl.defenses.base import Defense
 from secureafl.defenses.basgd import BASGD, BASGDSettings
+from secureafl.defenses.fedbuff import FedBuff, FedBuffSettings
 from secureafl.defenses.kardam import Kardam, KardamSettings
 from secureafl.defenses.sageflow import Sageflow, SageflowSettings
 from secureafl.defenses.secureafl import PAPER, PAPER_VARIANTS, SecureAFL, SecureAFLSettings
@@ -33,12 +35,14 @@ class DefenseEntry(NamedTuple):
 DEFENSES: Mapping[str, DefenseEntry] = {
     "secureafl": DefenseEntry(SecureAFL, SecureAFLSettings, ("server_lr", "seed")),
     "asyncsgd": DefenseEntry(AsyncSGD, AsyncSGDSettings),
+    "fedbuff": DefenseEntry(FedBuff, FedBuffSettings),
     "kardam": DefenseEntry(Kardam, KardamSettings),
     "basgd": DefenseEntry(BASGD, BASGDSettings),
     "sageflow": DefenseEntry(Sageflow, SageflowSettings, ("server_lr", "score")),
     "zenopp": DefenseEntry(ZenoPP, ZenoPPSettings, ("server_lr", "reference")),
     "aflguard": DefenseEntry(AFLGuard, AFLGuardSettings, ("reference",)),
     "asyncdefender": DefenseEntry(AsyncDefender, AsyncDefenderSettings),
+    "asyncfilter": DefenseEntry(AsyncFilter, AsyncFilterSettings),
 }
 """Every defense by name."""
 
@@ -80,11 +84,15 @@ __all__ = [
     "AFLGuardSettings",
     "AsyncDefender",
     "AsyncDefenderSettings",
+    "AsyncFilter",
+    "AsyncFilterSettings",
     "AsyncSGD",
     "AsyncSGDSettings",
     "BASGDSettings",
     "Defense",
     "DefenseEntry",
+    "FedBuff",
+    "FedBuffSettings",
     "Kardam",
     "KardamSettings",
     "Reference",

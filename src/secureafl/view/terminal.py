@@ -13,6 +13,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from secureafl.server.review.notices import notices
 from secureafl.text import one_line, visible
 from secureafl.view.arrivals import Numbers
 from secureafl.view.charts import intervals, points
@@ -63,6 +64,7 @@ def picture(reader: RunReader, height: int = FULL_HEIGHT) -> RenderableType:
             parts += [Text(), _worst(reader, min(NUM_WORST, max(3, height - FRAME_HEIGHT)))]
         if now.rejected and height >= FULL_HEIGHT:
             parts += [Text(), _latest(reader)]
+        parts += [part for text in _notices(reader) for part in (Text(), text)]
         return Panel(Group(*parts), title=_title(now), title_align="left", subtitle=_advice(now), subtitle_align="left")
 
 
@@ -125,7 +127,7 @@ def _worst(reader: RunReader, limit: int) -> Table:
     table.add_column("why not, and what else", overflow="ellipsis", no_wrap=True)
     for record in worst_clients(reader, limit):
         summary = record.summary()
-        why = [f"{count} {what}" for what, count in (record.rejected + record.troubles).most_common()]
+        why = [f"{count} {what}" for what, count in record.happened().most_common()]
         table.add_row(
             Text(visible(record.client)),
             f"{record.arrivals:,}",
@@ -135,6 +137,13 @@ def _worst(reader: RunReader, limit: int) -> Table:
             Text(one_line(", ".join(why))),
         )
     return table
+
+
+def _notices(reader: RunReader) -> list[Text]:
+    """One sentence, so that the rest keeps its place; the audit has all."""
+    found = list(notices(reader.records.values(), reader.facts).values())
+    more = f" {len(found) - 1} more: secureafl audit RUN" if len(found) > 1 else ""
+    return [Text(f"Notice: {sentence}{more}", style="yellow") for sentence in found[:1]]
 
 
 def _latest(reader: RunReader) -> Table:

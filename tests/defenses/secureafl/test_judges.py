@@ -2,6 +2,7 @@ import numpy as np
 
 from secureafl.defenses.secureafl import Arrival, Directions, PullsBack
 from secureafl.defenses.secureafl.directions import WIDTH
+from secureafl.defenses.secureafl.judges import PATIENCE
 from secureafl.types import ClientId, Reason
 
 NUM_CLIENTS = 20
@@ -15,9 +16,11 @@ class Rounds:
     def __init__(self) -> None:
         self.directions = Directions(4, seed=1)
         self.judge = PullsBack(self.directions)
+        self.number = 0
 
     def hear(self, client: int, agreement: float, sketch: np.ndarray) -> str | None:
-        arrival = Arrival(ClientId(client), 0, True, 1.0, agreement=agreement, sketch=sketch)
+        arrival = Arrival(ClientId(client), self.number, True, 1.0, agreement=agreement, sketch=sketch)
+        self.number += 1
         reason = self.judge.judge(arrival)
         self.directions.hear(arrival, accepted=reason is None, remembered=True)
         return reason
@@ -31,6 +34,12 @@ class Rounds:
                     self.hear(client, -strength, OTHER - 0.3 * COMMON)
                 else:
                     self.hear(client, strength, COMMON)
+
+    def settle(self, rounds: int) -> None:
+        """Nobody pulls along any more."""
+        for _ in range(rounds):
+            for client in range(5, NUM_CLIENTS):
+                self.hear(client, 0.0, COMMON)
 
 
 def test_who_pulls_back_is_excluded_and_who_asks_for_something_else_is_not() -> None:
@@ -53,9 +62,7 @@ def test_who_agrees_as_much_as_most_comes_back() -> None:
 def test_while_nobody_pulls_along_everyone_stays_as_they_are() -> None:
     rounds = Rounds()
     rounds.play(4)
-    for _ in range(60):
-        for client in range(5, NUM_CLIENTS):
-            rounds.hear(client, 0.0, COMMON)
+    rounds.settle(20)
     for _ in range(60):
         rounds.hear(0, 1.0, COMMON)
     assert set(rounds.judge.excluded()) == set(map(ClientId, FLIPS))
@@ -64,11 +71,21 @@ def test_while_nobody_pulls_along_everyone_stays_as_they_are() -> None:
     assert ClientId(9) not in rounds.judge.excluded()
 
 
+def test_an_exclusion_that_nothing_confirms_ends() -> None:
+    rounds = Rounds()
+    rounds.play(4)
+    rounds.settle(PATIENCE * NUM_CLIENTS // (NUM_CLIENTS - 5) + 1)
+    rounds.hear(0, -1.0, -COMMON)
+    assert set(rounds.judge.excluded()) == set(map(ClientId, FLIPS[1:]))  # who does not come is not asked about
+    assert ClientId(0) in rounds.directions.counted
+
+
 def test_a_loaded_state_goes_on_alike() -> None:
     one, other = Rounds(), Rounds()
     one.play(2)
     other.directions.load_state_dict(one.directions.state_dict())
     other.judge.load_state_dict(one.judge.state_dict())
+    other.number = one.number
     for rounds in (one, other):
         rounds.play(2)
     for key, value in one.judge.state_dict().items():

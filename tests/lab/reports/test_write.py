@@ -106,7 +106,7 @@ def test_a_setting_is_marked_where_it_was_run_and_alike_in_every_panel() -> None
     ]
     for panel in draw_lines(cells, recipe).axes:
         assert panel.get_xticks().tolist() == [5.0, 50.0]
-        assert np.asarray(panel.get_lines()[0].get_ydata())[-1] == 0.2  # what our rows are judged by
+        assert np.asarray(panel.get_lines()[0].get_ydata())[-1] == 0.2  # of the published model
 
 
 def test_the_list_of_cells_says_whose_they_are() -> None:
@@ -261,6 +261,6 @@ def test_recall_of_the_worst_class_stands_in_a_table_of_its_own() -> None:
     ]
     lines = recall_markdown(recipe, results).splitlines()
     assert lines[0] == "|  | No attack | Sign flip |"
-    assert lines[2:] == ["| AsyncSGD |  | 0.250 |", "| SecureAFL | 0.500 |  |"]  # what counts for each
-    assert "0.250" in html_recalls(recipe, results)
+    assert lines[2:] == ["| AsyncSGD |  | 0.500 |", "| SecureAFL | 0.500 |  |"]  # of the published model
+    assert "0.500" in html_recalls(recipe, results)
     assert html_recalls(recipe, [{**result, "last": {"ter": 0.3}} for result in results]) == ""  # results of 0.1

@@ -24,6 +24,8 @@ FEWEST = 5
 """Clients that it takes to say who pulls back. Fewer than for one of the two cosines alone."""
 MIN_AGREEMENT = 0.05
 """Below, the usual cosine between an update and the mean of all votes says little."""
+PATIENCE = 50
+"""Laps, arrivals of as many as there are clients, for which an exclusion stands that nothing confirms."""
 
 
 class LipschitzFilter(Judge):
@@ -155,7 +157,8 @@ class PullsBack(Judge, Votes):
       elsewhere; one who pulls back points back: below minus `share` times the median.
 
     Who is found by both is excluded until the first cosine reaches the median. While even the usual client hardly pulls
-    along, neither says much, and everyone stays as they are.
+    along, neither says much: nobody is excluded then, and who is excluded stays so for PATIENCE laps. A client that
+    came often while the model settled, and was taken for one who pulls back, gets its vote back after that.
 
     What this rejects is remembered: such a client may come back, and is then measured from where it was.
 
@@ -173,7 +176,7 @@ class PullsBack(Judge, Votes):
         self._decay = decay
         self._averages: dict[ClientId, tuple[float, int]] = {}  # with the number of updates
         self._agreements, self._pulls = ClientLog(), ClientLog()
-        self._opposing: set[ClientId] = set()
+        self._opposing: dict[ClientId, int] = {}  # with the arrival at which both cosines last said so
 
     def judge(self, arrival: Arrival) -> str | None:
         client = arrival.client
@@ -184,13 +187,14 @@ class PullsBack(Judge, Votes):
             if count >= 2:
                 self._agreements.admit(average, client)
                 self._pulls.admit(pull, client)
-                self._exclude(client, self._opposes(client, average, pull))
+                self._exclude(client, self._opposes(client, average, pull), arrival.number)
         return Reason.AGAINST_CONSENSUS if client in self._opposing else None
 
     def would_oppose(self, client: ClientId, agreement: float, sketch: Vector) -> bool:
         """Whether such an update would make its sender one who pulls back, all others staying as they are."""
         average, count = self._after(client, agreement)
-        return count >= 2 and self._opposes(client, average, self._pull(client, sketch))
+        opposes = self._opposes(client, average, self._pull(client, sketch))
+        return count >= 2 and (client in self._opposing if opposes is None else opposes)
 
     def excluded(self) -> Mapping[ClientId, str]:
         return dict.fromkeys(self._opposing, Reason.AGAINST_CONSENSUS)
@@ -202,14 +206,14 @@ class PullsBack(Judge, Votes):
         self._averages.pop(client, None)
         self._agreements.forget(client)
         self._pulls.forget(client)
-        self._opposing.discard(client)
+        self._opposing.pop(client, None)
 
     def state_dict(self) -> StateDict:
         return {
             "clients": np.array(list(self._averages), np.int64),
             "averages": np.array([average for average, _ in self._averages.values()], np.float64),
             "counts": np.array([count for _, count in self._averages.values()], np.int64),
-            "opposing": np.array(sorted(self._opposing), np.int64),
+            "opposing": np.array(list(self._opposing.items()), np.int64).reshape(-1, 2),
             **scoped("agreements", self._agreements.state_dict()),
             **scoped("pulls", self._pulls.state_dict()),
         }
@@ -218,7 +222,7 @@ class PullsBack(Judge, Votes):
         averages, counts = np.asarray(state["averages"], np.float64).tolist(), np.asarray(state["counts"]).tolist()
         clients = [ClientId(client) for client in np.asarray(state["clients"]).tolist()]
         self._averages = dict(zip(clients, zip(averages, counts, strict=True), strict=True))
-        self._opposing = {ClientId(client) for client in np.asarray(state["opposing"]).tolist()}
+        self._opposing = {ClientId(client): last for client, last in np.asarray(state["opposing"]).tolist()}
         self._agreements.load_state_dict(unscoped("agreements", state))
         self._pulls.load_state_dict(unscoped("pulls", state))
 
@@ -232,15 +236,22 @@ class PullsBack(Judge, Votes):
         """The cosine between what the client keeps asking for, this update included, and what all others do."""
         return self._directions.agreement(client, self._directions.after(client, sketch))
 
-    def _opposes(self, client: ClientId, average: float, pull: float) -> bool:
+    def _opposes(self, client: ClientId, average: float, pull: float) -> bool | None:
+        """Whether the client pulls back; None if nobody can tell now."""
         usual = self._agreements.quantile(0.5)
         if len(self._agreements) < FEWEST or usual < MIN_AGREEMENT:
-            return client in self._opposing
+            return None
         if client in self._opposing:
             return average < usual
         spread = max(self._agreements.quantile(0.75) - usual, MIN_SPREAD)
         return average < usual - self._limit * spread and pull < -self._share * self._pulls.quantile(0.5)
 
-    def _exclude(self, client: ClientId, opposes: bool) -> None:
-        (self._opposing.add if opposes else self._opposing.discard)(client)
-        self._directions.leave_out(client, opposes)
+    def _exclude(self, client: ClientId, opposes: bool | None, number: int) -> None:
+        """Exclude the client, or let it vote again; if nobody can tell, leave it as it is for a while."""
+        if opposes is None and number - self._opposing.get(client, number) <= PATIENCE * len(self._averages):
+            return
+        if opposes:
+            self._opposing[client] = number
+        else:
+            self._opposing.pop(client, None)
+        self._directions.leave_out(client, bool(opposes))

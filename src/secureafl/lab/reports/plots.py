@@ -27,6 +27,8 @@ COLOURS = {
     "zenopp": "#cc79a7",
     "aflguard": "#0072b2",
     "asyncdefender": "#d55e00",
+    "fedbuff": "#b3a100",
+    "asyncfilter": "#6a3d9a",
 }
 TITLES = {
     "none": "No attack",
@@ -55,6 +57,8 @@ TITLES = {
     "zenopp": "Zeno++",
     "aflguard": "AFLGuard",
     "asyncdefender": "AsyncDefender-min",
+    "fedbuff": "FedBuff, clipped",
+    "asyncfilter": "AsyncFilter",
     "I": "I, mean for median",
     "II": "II, no estimates",
     "III": "III, everyone passes",

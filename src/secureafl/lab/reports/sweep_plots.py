@@ -22,7 +22,8 @@ from secureafl.lab.reports.plots import (
     tidy,
     title,
 )
-from secureafl.lab.sweeps.recipes import Recipe, in_order, row_of, shown_metric
+from secureafl.lab.reports.tables import published
+from secureafl.lab.sweeps.recipes import Recipe, in_order, row_of
 
 LINE_CYCLE = ("#2f6690", "#d1495b", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#9aa0a6")
 
@@ -41,11 +42,7 @@ def draw_curves(cells: Sequence[Cell], recipe: Recipe) -> Figure:
     colours = row_colours([row_of(recipe, cell.settings) for cell in cells])
     for axes, (attack, members) in zip(panels, groups.items(), strict=False):
         for row in dict.fromkeys(row_of(recipe, cell.settings) for cell in members):
-            curves = [
-                cell.curves[shown_metric(cell.settings, metric)]
-                for cell in members
-                if row_of(recipe, cell.settings) == row
-            ]
+            curves = [cell.curves[f"published_{metric}"] for cell in members if row_of(recipe, cell.settings) == row]
             width = 2.2 if row == "secureafl" else 1.3
             axes.plot(
                 curves[0][0], mean_of([y for _, y in curves]), color=colours[row], linewidth=width, label=title(row)
@@ -115,9 +112,7 @@ def draw_lines(cells: Sequence[Cell], recipe: Recipe) -> Figure:
             points: dict[float, list[float]] = {}
             for cell in members:
                 if cell.settings["defense"] == defense:
-                    points.setdefault(float(row_of(recipe, cell.settings)), []).append(
-                        float(cell.result["last"][shown_metric(cell.settings, metric)])
-                    )
+                    points.setdefault(float(row_of(recipe, cell.settings)), []).append(published(cell.result, metric))
             x = sorted(points)
             axes.plot(
                 x,
@@ -195,7 +190,7 @@ def _grid(
     for i, row in enumerate(rows):
         for j, attack in enumerate(attacks):
             found = [
-                float(cell.result["last"][shown_metric(cell.settings, metric)])
+                published(cell.result, metric)
                 for cell in with_metric
                 if cell.settings["attack"] == attack and row_of(recipe, cell.settings) == row
             ]

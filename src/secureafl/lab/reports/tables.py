@@ -12,7 +12,7 @@ import numpy as np
 from secureafl.errors import UnknownSettingError
 from secureafl.lab.cells.cell import CellSettings
 from secureafl.lab.reports.plots import Cell, title
-from secureafl.lab.sweeps.recipes import Recipe, in_order, paper_table, row_of, shown_metric
+from secureafl.lab.sweeps.recipes import Recipe, in_order, paper_table, row_of
 
 Result = Mapping[str, Any]
 Value = Callable[[Result, str], float]
@@ -26,13 +26,10 @@ by this share of the best.
 """
 
 
-def counted(result: Result, metric: str) -> float:
-    """The mean of the last five evaluations of the model that counts."""
-    return float(result["last"][shown_metric(result["settings"], metric)])
-
-
 def published(result: Result, metric: str) -> float:
-    """The same of the published average, whatever the defense."""
+    """The mean of the last five evaluations of the published model: the average of the last versions, whatever the
+    defense. One rule for all.
+    """
     return float(result["last"][f"published_{metric}"])
 
 
@@ -56,7 +53,7 @@ def table_row(recipe: Recipe, settings: Mapping[str, Any]) -> str:
     return f"{title(settings['defense'])}, {row}" if recipe.layout in {"lines", "time"} else row
 
 
-def best_places(cells: Mapping[Place, Sequence[Result]], value: Value = counted) -> set[Place]:
+def best_places(cells: Mapping[Place, Sequence[Result]], value: Value = published) -> set[Place]:
     """Where each attack does least harm: error or backdoor, whichever is larger."""
     found = {place: _values(results, value) for place, results in cells.items() if results}
     harm = {place: max(float(np.mean(one)) for one in values.values()) for place, values in found.items()}
@@ -65,7 +62,7 @@ def best_places(cells: Mapping[Place, Sequence[Result]], value: Value = counted)
     return {place for place in harm if harm[place] <= least[place[1]] + ties[place]}
 
 
-def ours_text(results: Sequence[Result], value: Value = counted, digits: int = 2) -> str:
+def ours_text(results: Sequence[Result], value: Value = published, digits: int = 2) -> str:
     """TER, TER/ASR, or RMSE with three digits: the mean over seeds, with the deviation where there are several."""
     if not results:
         return ""
@@ -81,7 +78,7 @@ def paper_text(paper: Any, row: str, attack: str) -> str:
     return "/".join(f"{part:.2f}" for part in figure) if isinstance(figure, list) else f"{float(figure):.2f}"
 
 
-def markdown(recipe: Recipe, results: Sequence[Result], value: Value = counted) -> str:
+def markdown(recipe: Recipe, results: Sequence[Result], value: Value = published) -> str:
     """The recipe's table, each column's best in bold; the paper's figures in parentheses."""
     attacks, rows, texts = _filled(recipe, results, value, "**{}**")
     lines = [_row(["", *(title(attack) for attack in attacks)]), _row(["---"] * (1 + len(attacks)))]
@@ -94,7 +91,7 @@ def recalls(recipe: Recipe, results: Sequence[Result]) -> tuple[list[str], list[
     attacks, rows, cells = arrange(recipe, results)
     texts = dict.fromkeys(itertools.product(rows, attacks), "")
     for place, found in cells.items():
-        texts[place] = _spread([counted(result, "worst_recall") for result in found], 3)
+        texts[place] = _spread([published(result, "worst_recall") for result in found], 3)
     return attacks, rows, texts
 
 
@@ -108,7 +105,7 @@ def recall_markdown(recipe: Recipe, results: Sequence[Result]) -> str:
 
 def latex(recipe: Recipe, results: Sequence[Result]) -> str:
     """The same as a LaTeX tabular, for booktabs."""
-    attacks, rows, texts = _filled(recipe, results, counted, r"\textbf{{{}}}")
+    attacks, rows, texts = _filled(recipe, results, published, r"\textbf{{{}}}")
     lines = [
         rf"\begin{{tabular}}{{l{'c' * len(attacks)}}}",
         r"\toprule",

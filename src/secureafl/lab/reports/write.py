@@ -34,7 +34,6 @@ from secureafl.lab.reports.tables import (
     ours_text,
     paper_text,
     provenance,
-    published,
     recall_markdown,
     recalls,
 )
@@ -138,14 +137,13 @@ def write_report(out_dir: Path, name: str) -> Path:
 
 
 def write_tables(recipe: Recipe, cells: Sequence[Cell], directory: Path) -> None:
-    """The table as Markdown and LaTeX, the same of all published and of all newest models, and every cell's origin."""
+    """The table as Markdown and LaTeX, the same of the newest models, and every cell's origin."""
     results = [cell.result for cell in cells]
     if recipe.layout == "error":
         (directory / "table.md").write_text(error_markdown(recipe, cells))
     elif recipe.layout != "time":
         (directory / "table.md").write_text(markdown(recipe, results))
         (directory / "table.tex").write_text(latex(recipe, results))
-        (directory / "table-published.md").write_text(markdown(recipe, results, published))
         (directory / "table-newest.md").write_text(markdown(recipe, results, newest))
         if recalled := [result for result in results if "worst_recall" in result["last"]]:
             (directory / "table-recall.md").write_text(recall_markdown(recipe, recalled))

@@ -14,6 +14,9 @@ from secureafl.server.review.opened import RecordedRun
 from secureafl.text import one_line, visible
 from secureafl.types import Reason
 
+LOW_VOTE = 0.5
+"""A vote that weighs less than this is low."""
+
 
 @dataclass(slots=True)
 class ClientRecord:
@@ -28,8 +31,16 @@ class ClientRecord:
     factors: list[float] = field(default_factory=list)
     staleness: list[float] = field(default_factory=list)
     last_seen: float = 0.0
+    num_over_budget: int = 0
+    """Accepted updates that moved nothing, because the client had come too often."""
+    vote: float | None = None
+    """What its vote weighed at its newest update; None if the defense does not say."""
+    alike: float | None = None
+    """Clients that kept asking for much the same then, itself included."""
+    num_low_votes: int = 0
+    """Its newest updates in a row that were accepted with a vote below LOW_VOTE."""
     influence: float | None = None
-    """Share of coordinates where its vote is the median; None if the defense takes none, or nothing is known yet."""
+    """How far the model follows it; None if the defense cannot tell, or nothing is known yet."""
 
     def add(self, entry: Entry) -> None:
         """Take one more row about this client into account, other than that it was given work."""
@@ -42,6 +53,10 @@ class ClientRecord:
         self.accepted += bool(entry.accepted)
         if not entry.accepted:
             self.rejected[entry.reason] += 1
+        self.num_over_budget += entry.reason == Reason.OVER_BUDGET
+        self.vote, self.alike = entry.evidence.get("vote"), entry.evidence.get("alike", self.alike)
+        is_low = self.vote is not None and self.vote < LOW_VOTE
+        self.num_low_votes = self.num_low_votes + 1 if entry.accepted and is_low else 0
         if "lipschitz_factor" in entry.evidence:
             self.factors.append(entry.evidence["lipschitz_factor"])
         if "staleness" in entry.evidence:
@@ -60,14 +75,20 @@ class ClientRecord:
             "arrivals": self.arrivals,
             "accepted": self.accepted,
             "rejected": dict(self.rejected),
+            "over budget": self.num_over_budget,
             "troubles": dict(self.troubles),
             "lipschitz factor 10%": low,
             "lipschitz factor 50%": middle,
             "lipschitz factor 90%": high,
             "staleness": float(np.mean(self.staleness)) if self.staleness else None,
             "last seen": self.last_seen,
+            "vote": self.vote,
             "influence": self.influence,
         }
+
+    def happened(self) -> Counter[str]:
+        """Why updates of it did not count, or moved nothing, and what else happened, each with how often."""
+        return self.rejected + Counter({str(Reason.OVER_BUDGET): self.num_over_budget}) + self.troubles
 
 
 def client_records(run: RecordedRun) -> list[ClientRecord]:
@@ -131,7 +152,7 @@ EVIDENCE: dict[str, str] = {
     "calibration": "share of the predicted changes that real updates bore out",
     "direction_norm": "length of the direction that the model then moved along",
     "cosine": "how far it points the way of the reference: 1 the same, -1 the opposite",
-    "distance": "distance from the server's own gradient",
+    "distance": "distance from the server's own gradient, or from the average update for the same model",
     "entropy": "how unsure the model is that it leads to",
     "loss": "loss of the model that it leads to, on trusted data",
     "weight": "factor on the update before it moved the model",
@@ -141,6 +162,7 @@ EVIDENCE: dict[str, str] = {
     "trust": "how far the client is trusted",
     "buffer": "buffer that it went into",
     "num_empty_buffers": "buffers that are still empty",
+    "num_dropped": "updates of the buffer that were dropped",
 }
 """What the numbers behind a verdict mean, in a few words each."""
 
@@ -161,6 +183,8 @@ _VERDICTS: dict[str, str] = {
     Reason.TOO_FREQUENT: "It was rejected: this client was among the last ones accepted.",
     Reason.AGAINST_REFERENCE: "It was rejected: it points away from the server's reference (cosine {cosine}).",
     Reason.FAR_FROM_REFERENCE: "It was rejected: it lies {distance} from the server's gradient, beyond {threshold}.",
+    Reason.FAR_FROM_GROUP: "It was rejected: of the updates for the same model, it was among those furthest from all"
+    " others.",
     Reason.TOO_UNCERTAIN: "It was rejected: the model it leads to is unsure (entropy {entropy}, at most {threshold}).",
     Reason.NOT_FINITE: "It was refused: it holds values that are not finite.",
     Reason.TOO_LARGE: "It was refused: it is too large.",

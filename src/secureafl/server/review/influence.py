@@ -1,9 +1,10 @@
-"""Whose values the model follows: how often each client's vote is the median, at a run's newest snapshots.
+"""Whose values the model follows, at a run's newest snapshots.
 
-Of two middle votes each counts half, so that the shares of all clients add up to one. Clients who are much alike have
-about 1/n each; one that never agrees with the others has less, and one that the others straddle has more. Those
-without a vote at the time have none. Votes are taken singly here, also where the server averages them in pairs drawn by
-lot.
+With a running mean, this is each vote's share of all weights. With a median, it is how often each client's vote is the
+median: of two middle votes each counts half. Either way the shares of all clients add up to one. Clients who are much
+alike have about 1/n each in a median; one that never agrees with the others has less, and one that the others straddle
+has more. Those without a vote at the time have none. Votes are taken singly here, also where the server averages them
+in pairs drawn by lot.
 """
 
 from __future__ import annotations

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from secureafl.server.record.entries import Entry
 from secureafl.server.review.audit import EVIDENCE, ClientRecord, explain
+from secureafl.server.review.notices import notices, said_of
 from secureafl.text import one_line, visible
 from secureafl.view.charts import MAX_INTERVALS, Along, Points, intervals, points
 from secureafl.view.overview import overview, worst_clients
@@ -22,6 +23,7 @@ Plain = dict[str, Any]
 
 NUM_WORST = 8
 NUM_EVENTS = 12
+NUM_NOTICES = 8
 PAGE = 50
 DIGITS = 5
 
@@ -29,6 +31,7 @@ SORTS: dict[str, Callable[[ClientRecord], Any]] = {
     "client": lambda record: record.client,
     "arrivals": lambda record: record.arrivals,
     "accepted": lambda record: record.share_accepted if record.arrivals else None,
+    "vote": lambda record: record.vote,
     "rejected": lambda record: record.arrivals - record.accepted,
     "staleness": lambda record: record.summary()["staleness"],
     "factor": lambda record: record.summary()["lipschitz factor 50%"],
@@ -49,6 +52,7 @@ def summary(reader: RunReader) -> Plain:
             "tick": tick(reader),
             "worst": [_client(record) for record in worst_clients(reader, NUM_WORST)],
             "events": events,
+            "notices": [{**_name(client), "notice": text} for client, text in _notices(reader).items()][:NUM_NOTICES],
         }
 
 
@@ -108,6 +112,8 @@ def client(reader: RunReader, name: str, *, only_rejected: bool, page: int) -> P
         events = [_event(entry) for entry in reversed(reader.events) if entry.client == name][:NUM_EVENTS]
         return {
             "client": _client(record),
+            "said": said_of(name, reader.facts),
+            "notice": notices([record], reader.facts).get(name),
             "verdicts": part,
             "events": events,
             "points": _points(points(table, places)),
@@ -175,13 +181,20 @@ def _client(record: ClientRecord) -> Plain:
         "share_accepted": record.share_accepted if record.arrivals else None,
         "num_rejected": sum(record.rejected.values()),
         "rejected": _counted(record.rejected),
-        "troubles": _counted(record.troubles),
+        "over_budget": record.num_over_budget,
+        "vote": record.vote,
+        "alike": record.alike,
+        "happened": _counted(record.happened()),
         "staleness": figures["staleness"],
         "factor": figures["lipschitz factor 50%"],
         "factor_low": figures["lipschitz factor 10%"],
         "factor_high": figures["lipschitz factor 90%"],
         "last_seen": record.last_seen,
     }
+
+
+def _notices(reader: RunReader) -> dict[str, str]:
+    return notices(reader.records.values(), reader.facts)
 
 
 def _event(entry: Entry) -> Plain:

@@ -21,8 +21,19 @@ from secureafl.settings import nearest
 MEDIAN: Mapping[str, Any] = {"aggregate": "median"}
 """The default of 0.1, which the paper's ablations are made with."""
 
-DEFENSES = ("asyncsgd", "kardam", "basgd", "sageflow", "zenopp", "aflguard", "asyncdefender", "secureafl")
-"""In the order of the paper's tables."""
+DEFENSES = (
+    "asyncsgd",
+    "kardam",
+    "basgd",
+    "sageflow",
+    "zenopp",
+    "aflguard",
+    "asyncdefender",
+    "fedbuff",
+    "asyncfilter",
+    "secureafl",
+)
+"""In the order of the paper's tables, and two that the paper does not have."""
 ATTACKS = (
     "none",
     "label_flip",
@@ -50,6 +61,8 @@ TUNING: Mapping[str, Sequence[Mapping[str, Any]]] = {
     "zenopp": [{"refresh_every": arrivals} for arrivals in (1, 10)] + [{"epsilon": 0.1}],
     "aflguard": [{"max_distance": distance} for distance in (1.0, 1.5, 2.0, 3.0)],
     "asyncdefender": [{}, {"reference_decay": 0.99}, {"trust_decay": 0.99}],
+    "fedbuff": [{"scale": scale, "clip_norm": length} for scale in (1.0, 10.0) for length in (1.0, 3.0)],
+    "asyncfilter": [{"buffer_size": size, "scale": scale} for size in (10, 20) for scale in (1.0, float(size))],
 }
 """What may be chosen freely in each rival, and was tried without an attack."""
 TUNED: Mapping[str, Mapping[str, Any]] = {
@@ -364,19 +377,6 @@ def reads_literally(settings: Mapping[str, Any]) -> bool:
     """Whether a cell with these (complete) settings runs SecureAFL as the paper's text has it."""
     own = settings["defense_settings"]
     return settings["defense"] == "secureafl" and all(own[key] == value for key, value in PAPER.items())
-
-
-def publishes_average(settings: Mapping[str, Any]) -> bool:
-    """Whether what counts is the published average. It is part of our SecureAFL; others are as their authors left them,
-    and what averaging would do for them stands beside.
-    """
-    own, literal = settings["defense_settings"], {key: value for key, value in PAPER.items() if key != "correction"}
-    return settings["defense"] == "secureafl" and any(own[key] != value for key, value in literal.items())
-
-
-def shown_metric(settings: Mapping[str, Any], metric: str) -> str:
-    """Under which name a cell's results hold the value of `metric` that counts."""
-    return f"published_{metric}" if publishes_average(settings) else metric
 
 
 def described(defense: str, own: Mapping[str, Any]) -> str:

@@ -4,12 +4,18 @@ import { chartCard, judgedPoints, pointsNote } from "./charts.js";
 const name = new URLSearchParams(location.search).get("name") ?? "";
 const wanted = { name, only: "", page: "1" };
 const tiles = el("dl", { class: "tiles" });
+const notice = el("p", { class: "banner", id: "notice", hidden: true });
 const list = el("div");
 const events = el("div");
 const only = el("input", { type: "checkbox", id: "only-rejected" });
 let [chart, drawn, number] = [null, null, null];
 
 const tile = (label, value, sub = "") => el("div", { class: "card tile" }, el("dt", {}, label), el("dd", {}, value, el("span", { class: "sub" }, sub)));
+
+function aboutVote(own) {
+  if (own.over_budget) return `${count(own.over_budget)} over budget`;
+  return own.alike >= 2 ? `${fmt(own.alike, 2)} clients alike` : "1 is whole";
+}
 
 function frame(label, measure) {
   document.title = `${label} - SecureAFL`;
@@ -18,7 +24,7 @@ function frame(label, measure) {
     describe: (d) => `${count(d.points.update.length)} updates by ${measure}, with the threshold.` });
   main().replaceChildren(
     el("div", {}, el("p", { class: "note" }, el("a", { href: "clients" }, "Clients")), el("h1", { id: "name" }, label)),
-    tiles, chart.card,
+    notice, tiles, chart.card,
     el("section", { class: "card" }, el("div", { class: "tools" }, el("h2", {}, "Verdicts, newest first"), el("label", {}, only, "Only rejected")), list),
     events);
 }
@@ -34,10 +40,13 @@ async function draw() {
   }
   if (!chart) frame(answer.client.label, answer.measure);
   const own = answer.client;
+  notice.hidden = answer.notice === null;
+  notice.textContent = answer.notice ?? "";
   tiles.replaceChildren(
     tile("Updates", count(own.arrivals)),
     tile("Accepted", percent(own.share_accepted), `${count(own.accepted)} accepted`),
     tile("Rejected", count(own.num_rejected), Object.keys(own.rejected)[0] ?? ""),
+    ...(own.vote === null ? [] : [tile("Vote", fixed(own.vote, 2), answer.said.join(", ") || aboutVote(own))]),
     tile("Staleness", fixed(own.staleness), "mean"),
     tile("λ, median", fmt(own.factor), own.factor === null ? "" : `mostly ${fmt(own.factor_low)} to ${fmt(own.factor_high)}`),
     tile("Last seen", duration(own.last_seen), "into the run"));

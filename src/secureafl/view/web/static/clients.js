@@ -4,6 +4,7 @@ const COLUMNS = [
   ["client", "Client", "text", clientLink],
   ["arrivals", "Updates", "", (row) => count(row.arrivals)],
   ["accepted", "Accepted", "", (row) => shareBar(row.share_accepted)],
+  ["vote", "Vote", "", (row) => fixed(row.vote, 2)],
   ["rejected", "Rejected", "", (row) => count(row.num_rejected)],
   ["staleness", "Staleness", "", (row) => fixed(row.staleness)],
   ["factor", "λ, median", "", (row) => fmt(row.factor, 3, true)],

@@ -62,8 +62,7 @@ export function shareBar(share) {
 }
 
 export function why(client) {
-  const all = [...Object.entries(client.rejected), ...Object.entries(client.troubles)];
-  return all.map(([reason, times]) => `${count(times)} ${reason}`).join(", ");
+  return Object.entries(client.happened).map(([reason, times]) => `${count(times)} ${reason}`).join(", ");
 }
 
 export function table(columns, rows, attributes = {}) {

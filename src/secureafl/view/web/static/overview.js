@@ -6,6 +6,7 @@ const lists = el("div", { class: "pair" });
 const along = el("select", { id: "along" }, el("option", { value: "time" }, "time"), el("option", { value: "updates" }, "updates"));
 along.value = localStorage.getItem("secureafl-along") ?? "time";
 const events = el("div");
+const notices = el("div");
 let parts = null;
 let latest = null;
 
@@ -45,7 +46,7 @@ function makeCharts(now) {
     rate: chartCard({ id: "chart-rate", title: "Updates per second", build: rateLine,
       describe: (d) => `Updates per second over time, at most ${top(d.rate)}.` }),
   };
-  main().replaceChildren(tiles, el("div", { class: "tools" }, el("label", { class: "right" }, "Drawn along", along)),
+  main().replaceChildren(tiles, notices, el("div", { class: "tools" }, el("label", { class: "right" }, "Drawn along", along)),
     el("div", { class: "pair" }, cards.verdicts.card, cards.judged.card),
     el("div", { class: "pair" }, cards.staleness.card, cards.rate.card), lists, events);
   return (d) => {
@@ -67,6 +68,11 @@ function worstCard(rows) {
   return el("section", { class: "card", id: "worst" }, el("h2", {}, "Least accepted clients"),
     rows.length ? table(columns, rows) : el("p", { class: "empty" }, "Nobody was rejected so far."),
     el("p", { class: "note" }, el("a", { href: "clients" }, "All clients")));
+}
+
+function noticesCard(notices) {
+  const lines = notices.map((row) => el("p", {}, row.notice, " ", el("a", { href: `client?${new URLSearchParams({ name: row.client })}` }, "Look at it")));
+  return el("section", { class: "card warn", id: "notices" }, el("h2", {}, "To look into"), ...lines);
 }
 
 function reasonsCard(rejections) {
@@ -97,6 +103,8 @@ const load = paced(async () => {
   parts(charts);
   lists.replaceChildren(worstCard(summary.worst), reasonsCard(summary.tick.rejections));
   events.replaceChildren(eventsCard(summary.events, true));
+  notices.replaceChildren(...(summary.notices.length ? [noticesCard(summary.notices)] : []));
+  notices.hidden = summary.notices.length === 0;
 });
 
 along.addEventListener("change", () => {

@@ -1,0 +1,58 @@
+import pytest
+
+from secureafl.server.record.entries import Entry, Event
+from secureafl.server.review.audit import ClientRecord
+from secureafl.server.review.notices import MIN_LOW_VOTES, notices, said_of
+from secureafl.types import Reason
+
+FACTS = {"defense_settings": {"vouched": ["bank"], "weights": {"clinic": 0.5}, "tolerance": 3.0, "aggregate": "bank"}}
+
+
+def heard(client: str, votes: list[float], *, alike: float = 9.0, accepted: bool = True) -> ClientRecord:
+    record = ClientRecord(client)
+    for number, vote in enumerate(votes):
+        evidence = {"vote": vote, "alike": alike}
+        record.add(Entry(1.0, number, client, Event.ARRIVAL, Reason.ACCEPTED, accepted, evidence))
+    return record
+
+
+def test_settings_say_of_whom_they_speak() -> None:
+    assert said_of("bank", FACTS) == ["vouched"]
+    assert said_of("clinic", FACTS) == ["weights 0.5"]
+    assert said_of("anyone", FACTS) == []
+    assert said_of("bank", {}) == []
+
+
+def test_a_client_that_is_accepted_but_hardly_counts_is_told_of() -> None:
+    found = notices([heard("a", [1.0] + [0.1] * MIN_LOW_VOTES)], FACTS)
+    assert list(found) == ["a"]
+    assert f"its last {MIN_LOW_VOTES} updates were accepted, but its vote weighs 0.1, as about 9 clients" in found["a"]
+    assert "`vouched`" in found["a"]
+
+
+def test_a_newcomer_held_back_is_told_of_with_another_reason() -> None:
+    assert "too many clients are new" in notices([heard("a", [0.0] * MIN_LOW_VOTES, alike=1.0)], FACTS)["a"]
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        heard("a", [0.1] * (MIN_LOW_VOTES - 1)),
+        heard("a", [0.1] * MIN_LOW_VOTES + [0.6]),
+        heard("a", [0.0] * MIN_LOW_VOTES, accepted=False),
+        heard("bank", [0.1] * MIN_LOW_VOTES),
+        heard("clinic", [0.1] * MIN_LOW_VOTES),
+        ClientRecord("a"),
+    ],
+    ids=["soon", "over", "rejected", "vouched", "weighed", "silent"],
+)
+def test_nobody_else_is(record: ClientRecord) -> None:
+    assert notices([record], FACTS) == {}
+
+
+def test_updates_over_budget_are_counted_beside_rejections() -> None:
+    record = ClientRecord("a")
+    record.add(Entry(1.0, 0, "a", Event.ARRIVAL, Reason.OVER_BUDGET, True, {}))
+    record.add(Entry(1.0, 1, "a", Event.ARRIVAL, Reason.TOO_LONG, False, {}))
+    assert record.accepted == 1
+    assert record.happened() == {"over-budget": 1, "too-long": 1}
