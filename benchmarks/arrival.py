@@ -68,7 +68,7 @@ def measure(n: int, d: int, arrivals: int) -> dict[str, Any]:
     names = [name for name in DEFENSES if name != "median" or n <= MAX_MEDIAN]
     federations = {name: Federation(name, n, d) for name in names}
     for name, federation in federations.items():
-        federation.arrive(BLOCK if name == "asyncsgd" else 2 * n)
+        federation.arrive({"asyncsgd": BLOCK, "median": n}.get(name, 2 * n))
     seconds, counts, elapsed = dict.fromkeys(names, 0.0), dict.fromkeys(names, 0), list[float]()
     for _ in range(arrivals // BLOCK):
         for name, federation in federations.items():

@@ -41,10 +41,11 @@ def test_the_sum_is_the_plain_weighted_mean(size: int) -> None:
     for row, weight in zip(rows[:-1], weights, strict=False):
         kernels.reweigh(votes, row, 0, weight, UNIT)
     last, total = np.zeros(size, np.float32), sum(weights)
-    found = kernels.replace(votes, last, rows[-1], 1.0, 0.0, 0, weights[-1], total, UNIT, 0.0)
+    mean = np.empty_like(last)
+    found = kernels.replace(votes, last, rows[-1], 1.0, 0.0, 0, weights[-1], total, UNIT, 0.0, mean)
     plain = sum(w * row.astype(np.float64) for w, row in zip(weights, rows, strict=True)) / total
-    np.testing.assert_allclose(found.mean, plain, rtol=1e-5, atol=1e-7)
-    np.testing.assert_array_equal(found.direction, found.mean)
+    np.testing.assert_allclose(mean, plain, rtol=1e-5, atol=1e-7)
+    np.testing.assert_array_equal(found.direction, mean)
     np.testing.assert_array_equal(last, rows[-1])
     assert found.row_square == pytest.approx(float(rows[-1].astype(np.float64) @ rows[-1]))
 
@@ -58,7 +59,7 @@ def test_the_sum_never_drifts() -> None:
         k, weight = int(rng.integers(6)), int(rng.integers(kernels.FULL + 1))
         delta = (rng.normal(size=size) * 10.0 ** rng.integers(-6, 2)).astype(np.float32)
         total = sum(weights) - weights[k] + weight
-        kernels.replace(votes, rows[k], delta, 0.7, 0.3, weights[k], weight, total, UNIT, 0.0)
+        kernels.replace(votes, rows[k], delta, 0.7, 0.3, weights[k], weight, total, UNIT, 0.0, np.empty_like(delta))
         weights[k] = weight
     anew = np.zeros(size, np.int64)
     for row, weight in zip(rows, weights, strict=True):
@@ -73,8 +74,9 @@ def test_the_lead_is_a_share_of_the_change() -> None:
     [row, delta] = vectors(200, 2)
     votes, before = np.zeros(200, np.int64), row.copy()
     kernels.reweigh(votes, row, 0, kernels.FULL, UNIT)
-    found = kernels.replace(votes, row, delta, 1.0, 0.0, kernels.FULL, kernels.FULL, kernels.FULL, UNIT, 0.25)
-    np.testing.assert_allclose(found.direction, found.mean + 0.25 * (delta - before), rtol=1e-5, atol=1e-6)
+    mean = np.empty_like(row)
+    found = kernels.replace(votes, row, delta, 1.0, 0.0, kernels.FULL, kernels.FULL, kernels.FULL, UNIT, 0.25, mean)
+    np.testing.assert_allclose(found.direction, mean + 0.25 * (delta - before), rtol=1e-5, atol=1e-6)
 
 
 def test_products_with_every_row() -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from secureafl import kernels
 from secureafl.types import Array, ClientId, StateDict, Vector
 
 
@@ -88,5 +89,5 @@ class LastUpdates:
 
 def sketch_distance(a: Vector, b: Vector) -> float:
     """About the distance between two models, from their sketches; exactly 0 for the same model."""
-    gap = a.astype(np.float64) - b
-    return math.sqrt(float(sum((gap * gap).tolist())))
+    gap = a - b
+    return math.sqrt(kernels.dot(gap, gap))

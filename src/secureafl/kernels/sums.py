@@ -27,6 +27,8 @@ Float = npt.NDArray[np.float64]
 
 FULL = 1 << 20
 """The weight of a whole vote."""
+CHUNK = 512
+"""Coordinates that are done together: a multiple of BLOCK that fits the nearest cache with all its arrays."""
 
 
 class Surveyed(NamedTuple):
@@ -49,14 +51,12 @@ class Surveyed(NamedTuple):
 
 
 class Replaced(NamedTuple):
-    """What the new mean and the step are.
+    """What the step is.
 
-    mean       (d,) of all votes
-    direction  (d,) the mean and the lead
-    row_square, mean_square, direction_square  their squared lengths, and the new row's
+    direction  (d,) the new mean and the lead
+    row_square, mean_square, direction_square  squared lengths of the new row, the new mean and the step
     """
 
-    mean: Vector
     direction: Vector
     row_square: float
     mean_square: float
@@ -92,12 +92,12 @@ def replace(
     all_weights: int,
     unit: float,
     lead: float,
+    mean: Vector,
 ) -> Replaced:
-    """Put v = of_delta g + of_row row in the row's place, with weight `after` instead of `before`; `votes` and `row`
-    are written to. `all_weights` is the sum of weights after it. The step is the mean plus lead (v - row).
+    """Put v = of_delta g + of_row row in the row's place, with weight `after` instead of `before`; `votes`, `row` and
+    `mean` are written to. `all_weights` is the sum of weights after it. The step is the mean plus lead (v - row).
     """
-    d = len(votes)
-    mean, direction = np.empty(d, np.float32), np.empty(d, np.float32)
+    direction = np.empty(len(votes), np.float32)
     squares = _replace(
         votes,
         row,
@@ -112,7 +112,7 @@ def replace(
         mean,
         direction,
     )
-    return Replaced(mean, direction, *(float(square) for square in squares))
+    return Replaced(direction, *(float(square) for square in squares))
 
 
 def reweigh(votes: Sum, row: Vector, before: int, after: int, unit: float) -> None:
@@ -140,18 +140,22 @@ def _survey(delta, base, row, consensus, signs, sketch, base_sketch):  # type: i
     change = np.empty(BLOCK, np.float32)
     sums_at, change_at = sums.ctypes.data, change.ctypes.data
     delta_at, row_at, consensus_at = delta.ctypes.data, row.ctypes.data, consensus.ctypes.data
-    whole = len(delta) // BLOCK * BLOCK
-    for first in range(0, whole, BLOCK):
-        add_products(sums_at, delta_at + 4 * first, delta_at + 4 * first)
-        if compared:
-            add_products(sums_at + 64, delta_at + 4 * first, consensus_at + 4 * first)
-        if known:
-            new, old = delta[first : first + BLOCK], row[first : first + BLOCK]
-            for x in range(BLOCK):
-                change[x] = new[x] - old[x]
-            add_products(sums_at + 128, delta_at + 4 * first, row_at + 4 * first)
-            add_products(sums_at + 192, change_at, change_at)
-    for x in range(whole, len(delta)):
+    d, whole, step = len(delta), len(delta) // BLOCK * BLOCK, width if width else CHUNK
+    for chunk in range(0, d, step):
+        for first in range(chunk, min(chunk + step, whole), BLOCK):
+            add_products(sums_at, delta_at + 4 * first, delta_at + 4 * first)
+            if compared:
+                add_products(sums_at + 64, delta_at + 4 * first, consensus_at + 4 * first)
+            if known:
+                new, old = delta[first : first + BLOCK], row[first : first + BLOCK]
+                for x in range(BLOCK):
+                    change[x] = new[x] - old[x]
+                add_products(sums_at + 128, delta_at + 4 * first, row_at + 4 * first)
+                add_products(sums_at + 192, change_at, change_at)
+        if width:
+            _add_signed(delta[chunk : chunk + width], signs[chunk : chunk + width], sketch)
+            _add_signed(base[chunk : chunk + width], signs[chunk : chunk + width], base_sketch)
+    for x in range(whole, d):
         here = np.float64(delta[x])
         sums[0, x % 8] += here * here
         if compared:
@@ -160,17 +164,12 @@ def _survey(delta, base, row, consensus, signs, sketch, base_sketch):  # type: i
             apart = np.float64(delta[x] - row[x])
             sums[2, x % 8] += here * np.float64(row[x])
             sums[3, x % 8] += apart * apart
-    if width:
-        for first in range(0, len(delta), width):
-            _add_signed(delta[first : first + width], signs[first : first + width], sketch)
-            _add_signed(base[first : first + width], signs[first : first + width], base_sketch)
     return total(sums[0]), total(sums[1]), total(sums[2]), total(sums[3])
 
 
-@kernel
-def _replace(votes, row, delta, of_delta, of_row, before, after, units, unit, lead, mean, direction):  # type: ignore[no-untyped-def]
-    d = len(votes)
-    for x in range(d):
+@inner
+def _put(votes, row, delta, of_delta, of_row, before, after, units, unit, lead, mean, direction):  # type: ignore[no-untyped-def]
+    for x in range(len(votes)):
         old = row[x]
         new = of_delta * delta[x] + of_row * old
         votes[x] += np.int64(np.rint(after * units * np.float64(new))) - np.int64(
@@ -180,7 +179,38 @@ def _replace(votes, row, delta, of_delta, of_row, before, after, units, unit, le
         row[x] = new
         mean[x] = middle
         direction[x] = middle + lead * (new - old)
-    return _dot(row, row), _dot(mean, mean), _dot(direction, direction)
+
+
+@kernel
+def _replace(votes, row, delta, of_delta, of_row, before, after, units, unit, lead, mean, direction):  # type: ignore[no-untyped-def]
+    sums = np.zeros((3, 8), np.float64)  # of squares: row, mean, direction
+    sums_at, row_at, mean_at, direction_at = sums.ctypes.data, row.ctypes.data, mean.ctypes.data, direction.ctypes.data
+    d, whole = len(votes), len(votes) // BLOCK * BLOCK
+    for chunk in range(0, d, CHUNK):
+        last = min(chunk + CHUNK, d)
+        _put(
+            votes[chunk:last],
+            row[chunk:last],
+            delta[chunk:last],
+            of_delta,
+            of_row,
+            before,
+            after,
+            units,
+            unit,
+            lead,
+            mean[chunk:last],
+            direction[chunk:last],
+        )
+        for first in range(chunk, min(last, whole), BLOCK):  # what was just written is still in the nearest cache
+            add_products(sums_at, row_at + 4 * first, row_at + 4 * first)
+            add_products(sums_at + 64, mean_at + 4 * first, mean_at + 4 * first)
+            add_products(sums_at + 128, direction_at + 4 * first, direction_at + 4 * first)
+    for x in range(whole, d):
+        sums[0, x % 8] += np.float64(row[x]) * np.float64(row[x])
+        sums[1, x % 8] += np.float64(mean[x]) * np.float64(mean[x])
+        sums[2, x % 8] += np.float64(direction[x]) * np.float64(direction[x])
+    return total(sums[0]), total(sums[1]), total(sums[2])
 
 
 @kernel

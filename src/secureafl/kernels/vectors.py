@@ -22,8 +22,10 @@ def readable(values: Any) -> Any:
     """The same array, not to be written to. Numba compiles a kernel anew for each combination of arrays that may and
     may not be written to; models may not, copies of them may. So all inputs are made alike.
     """
+    if not values.flags.writeable:
+        return values
     view = values.view()
-    view.flags.writeable = False
+    view.setflags(write=False)
     return view
 
 

@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 
 from secureafl.defenses.secureafl import Arrival, Directions, Groups
+from secureafl.defenses.secureafl.collusion import LAPS
 from secureafl.defenses.secureafl.directions import WIDTH
 from secureafl.defenses.secureafl.recount import MAX_ANCHORS, Recount
 from secureafl.types import ClientId, Vector
@@ -97,7 +98,7 @@ def test_who_is_left_out_makes_nobody_else_alike() -> None:
     for client in range(42, 50):
         stage._directions.leave_out(ClientId(client), True)
     rows = sketches([2] * 20 + [10])
-    for client, row in enumerate(rows):
+    for client, row in [*enumerate(rows)] * LAPS:
         arrival = Arrival(ClientId(client), 0, True, 1.0, sketch=row / np.linalg.norm(row))
         for votes in (stage._directions, stage):
             votes.hear(arrival, accepted=True, remembered=True)

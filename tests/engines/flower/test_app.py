@@ -50,12 +50,12 @@ def after(num_pulls: int, node: Node) -> Node:
 
 def test_clients_that_return_weights_train_the_model(tmp_path: Path) -> None:
     grid = FakeGrid({node: after(node % 3, trainer(2.0)) for node in range(10, 15)})
-    result, rows = federate(grid, tmp_path, stop_after_updates=120, server_lr=0.5)
+    result, rows = federate(grid, tmp_path, stop_after_updates=150, server_lr=0.2)
     np.testing.assert_allclose(result.arrays["w"], 2.0, atol=0.05)
     np.testing.assert_allclose(result.arrays["b"], 2.0, atol=0.05)
     assert result.arrays["b"].dtype == np.float64
-    assert result.version == 120
-    assert [row.version for row in rows if row.event is Event.ARRIVAL] == list(range(120))
+    assert result.version == 150
+    assert [row.version for row in rows if row.event is Event.ARRIVAL] == list(range(150))
     np.testing.assert_array_equal(load_file(tmp_path / "model.safetensors")["w"], result.arrays["w"])
 
 

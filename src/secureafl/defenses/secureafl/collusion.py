@@ -32,12 +32,14 @@ from secureafl.types import Array, ClientId, StateDict, Vector
 POWER = 4
 TOLERATED = 1.5
 """So many times the usual size does not matter."""
+LAPS = 2
+"""Updates per client between two counts: what clients keep asking for changes slowly."""
 PARTS_PER_ARRIVAL = 4
 """At least: a count of few clients is over in a few arrivals. One of many takes about as many arrivals as clients."""
 
 
 class Groups(Votes):
-    """Weighs a client by how many others are like it. A count begins with every n-th update.
+    """Weighs a client by how many others are like it. A count begins with every (2 n)-th update.
 
     directions  what clients keep asking for
     limit       cosine above which two clients are alike
@@ -130,7 +132,7 @@ class Groups(Votes):
 
     def _go_on(self) -> None:
         if self._recount is None:
-            if self._num_heard < len(self._directions) or len(self._directions) < MIN_CLIENTS:
+            if self._num_heard < LAPS * len(self._directions) or len(self._directions) < MIN_CLIENTS:
                 return
             self._begin()
         assert self._recount is not None

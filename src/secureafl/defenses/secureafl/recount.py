@@ -110,8 +110,13 @@ class Recount:
             self._cosines[place] = kernels.products_with(self._rows, self._rows[place])
 
     def _find_middle(self, first: int, last: int) -> None:
-        for place in range(first, last):
-            self._middle[place] = np.median(np.delete(self._cosines[:, place], place)) if len(self._rows) > 1 else 0.0
+        m = len(self._rows)
+        if m < 2:
+            self._middle[:] = 0.0
+            return
+        columns = self._cosines.T[first:last]
+        others = columns[np.arange(m) != np.arange(first, last)[:, None]]
+        self._middle[first:last] = np.median(others.reshape(-1, m - 1), axis=1)
 
     def _find_profiles(self) -> None:
         self._profiles[:] = self._cosines - self._middle

@@ -41,6 +41,7 @@ class RunningMean(Combiner):
         self._to_visit: list[ClientId] = []  # whose weight is still to be looked at, last first
         self.mean: Vector = np.empty(0, np.float32)
         self.mean_square = 0.0
+        self._next_mean: Vector = np.empty(dim, np.float32)  # takes turns with `mean`, as fresh memory costs time
 
     def shares(self) -> dict[ClientId, float]:
         """Each known client's share in the mean."""
@@ -70,7 +71,17 @@ class RunningMean(Combiner):
         before, after = self._weights.get(client, 0), round(weight * kernels.FULL)
         self._weigh(client, after)
         replaced = kernels.replace(
-            self._votes, row.delta, delta, of_delta, of_row, before, after, self._all_weights, self.unit, lead
+            self._votes,
+            row.delta,
+            delta,
+            of_delta,
+            of_row,
+            before,
+            after,
+            self._all_weights,
+            self.unit,
+            lead,
+            self._next_mean,
         )
         row.square = replaced.row_square
         if base_sketch is not None:
@@ -122,13 +133,17 @@ class RunningMean(Combiner):
     def _renew(self) -> kernels.Replaced | None:
         """The mean as it stands."""
         nothing = np.zeros(self.rows.dim, np.float32)
-        replaced = kernels.replace(self._votes, nothing, nothing, 0.0, 0.0, 0, 0, self._all_weights, self.unit, 0.0)
+        replaced = kernels.replace(
+            self._votes, nothing, nothing, 0.0, 0.0, 0, 0, self._all_weights, self.unit, 0.0, self._next_mean
+        )
         return self._follow(replaced)
 
     def _follow(self, replaced: kernels.Replaced) -> kernels.Replaced | None:
         if self._all_weights == 0:
             return None
-        self.mean, self.mean_square = replaced.mean, replaced.mean_square
+        spare = self.mean if len(self.mean) else np.empty_like(self._next_mean)
+        self.mean, self._next_mean = self._next_mean, spare
+        self.mean_square = replaced.mean_square
         return replaced
 
     def _weigh(self, client: ClientId, weight: int) -> None:
