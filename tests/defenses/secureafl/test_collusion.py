@@ -85,7 +85,7 @@ def test_a_group_that_the_operator_vouches_for_keeps_its_votes() -> None:
 
 
 def test_a_count_of_many_takes_several_arrivals_and_finds_about_as_many() -> None:
-    stage = heard([1] * 700 + [80], rounds=3)
+    stage = heard([1] * 700 + [80], rounds=4 * LAPS + 1)
     assert len(stage._alike) > MAX_ANCHORS
     colluders = [stage.num_alike(ClientId(client)) for client in range(700, 780)]
     assert 40 < np.mean(colluders) < 120
@@ -119,14 +119,15 @@ def test_a_state_saved_amid_a_count_goes_on_alike(stop: int) -> None:
         for votes in stage:
             votes.hear(arrival, accepted=True, remembered=True)
 
-    for number in range(len(rows) + stop):
+    first, last = 2 * LAPS * len(rows) + stop, (4 * LAPS + 1) * len(rows)
+    for number in range(first):
         hear(stages[0], number)
     for one, other in zip(*stages, strict=True):
         other.load_state_dict(one.state_dict())
-    for number in range(len(rows) + stop, 3 * len(rows)):
+    for number in range(first, last):
         for stage in stages:
             hear(stage, number)
-        if number % 20 == 0 or number + 1 == 3 * len(rows):
+        if number % 50 == 0 or number + 1 == last:
             for one, other in zip(*stages, strict=True):
                 for key, value in one.state_dict().items():
                     np.testing.assert_array_equal(value, other.state_dict()[key], err_msg=key)

@@ -33,13 +33,12 @@ POWER = 4
 TOLERATED = 1.5
 """So many times the usual size does not matter."""
 LAPS = 2
-"""Updates per client between two counts: what clients keep asking for changes slowly."""
-PARTS_PER_ARRIVAL = 4
-"""At least: a count of few clients is over in a few arrivals. One of many takes about as many arrivals as clients."""
+"""Updates per client between the beginnings of two counts: what clients keep asking for changes slowly. Twice as many
+where anchors stand for all, so that an arrival's share of the work is about the same."""
 
 
 class Groups(Votes):
-    """Weighs a client by how many others are like it. A count begins with every (2 n)-th update.
+    """Weighs a client by how many others are like it. A count of few clients is over in a lap.
 
     directions  what clients keep asking for
     limit       cosine above which two clients are alike
@@ -132,13 +131,15 @@ class Groups(Votes):
 
     def _go_on(self) -> None:
         if self._recount is None:
-            if self._num_heard < LAPS * len(self._directions) or len(self._directions) < MIN_CLIENTS:
+            n = len(self._directions)
+            if self._num_heard < _interval(n) or n < MIN_CLIENTS:
                 return
             self._begin()
         assert self._recount is not None
         n, each = max(1, len(self._to_count)), self._recount.clients_per_part()
-        total = self._recount.num_parts + -(-n // each)
-        for _ in range(max(PARTS_PER_ARRIVAL, -(-total // n))):
+        total = self._recount.num_parts - (-n // each)
+        due = total * self._num_heard // (n if n <= MAX_ANCHORS else _interval(n))
+        while self._recount.num_done - (-self._num_counted // each) <= due:
             if not self._recount.work() and not self._count_some(each):
                 self._conclude()
                 return
@@ -170,6 +171,11 @@ class Groups(Votes):
         self._usual = _median(counts, len(self._alike)) if counts else 1.0
         self._recount, self._to_count, self._num_counted = None, [], 0
         self._news = True
+
+
+def _interval(n: int) -> int:
+    """Updates between the beginnings of two counts of so many clients."""
+    return LAPS * n if n <= MAX_ANCHORS else 2 * LAPS * n
 
 
 def _median(counts: list[tuple[float, int]], total: int) -> float:
