@@ -3,7 +3,7 @@ import pytest
 from secureafl.errors import SettingsError
 from secureafl.lab.attacks import ATTACKS
 from secureafl.lab.cells.build import draw_malicious
-from secureafl.lab.sweeps.recipes import RECIPES, find_recipe, paper_results, paper_table, row_of
+from secureafl.lab.sweeps.recipes import NEW_ATTACKS, RECIPES, find_recipe, paper_results, paper_table, row_of
 
 
 def test_every_recipe_has_cells_without_repetition() -> None:
@@ -17,7 +17,9 @@ def test_the_main_table_is_the_papers() -> None:
     places = {(row_of(recipe, cell.complete()), cell.attack) for cell in recipe.cells()}
     printed = {(row, attack) for row, columns in paper_table(recipe).items() for attack in columns}
     assert printed <= places
-    assert {row for row, _ in places - printed} == {"secureafl-paper", "fedbuff", "asyncfilter"}
+    new = {("secureafl", attack) for attack in NEW_ATTACKS}
+    assert {row for row, _ in places - printed - new} == {"secureafl-paper", "fedbuff", "asyncfilter"}
+    assert new <= places
     assert paper_table(recipe)["secureafl"]["scaling"] == [0.18, 0.07]
 
 
