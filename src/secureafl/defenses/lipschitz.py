@@ -45,9 +45,9 @@ class FactorLog:
         index = math.floor(self._percentile * len(self._sorted))
         return self._tolerance * self._sorted[index] if index < len(self._sorted) else math.inf
 
-    def admit(self, factor: float, client: ClientId | None = None) -> bool:
-        """Whether the factor passes; then it joins the log, passed or not, whoever the client is. An infinite one does
-        neither.
+    def admit(self, factor: float, client: ClientId | None = None, counts: bool = True) -> bool:
+        """Whether the factor passes; then it joins the log, passed or not, whoever the client is and whether or not it
+        counts elsewhere. An infinite one does neither.
         """
         if math.isinf(factor):
             return False

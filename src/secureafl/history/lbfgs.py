@@ -53,6 +53,8 @@ def operator(pair_gram: Float, *, strict: bool = True) -> Operator | None:
     if m == 0:
         return Operator.zero(0)
     lengths = np.sqrt(np.diag(pair_gram)[m:])
+    if not lengths.all():  # too short for the precision that pairs are kept in
+        return None
     scale = np.concatenate([1.0 / lengths, 1.0 / lengths])  # B is the same for |s_j| = 1, M better conditioned
     g = pair_gram * scale[:, None] * scale[None, :]
     sy, ss = g[m:, :m], g[m:, m:]

@@ -7,8 +7,8 @@ from secureafl.defenses.secureafl import Arrival, StepBudget
 from secureafl.types import ClientId
 
 
-def arrives(budget: StepBudget, client: int, established: bool = True) -> bool:
-    return budget.spend(Arrival(ClientId(client), 0, True, 1.0), established=established)
+def arrives(budget: StepBudget, client: int, counts: bool = True) -> bool:
+    return budget.spend(Arrival(ClientId(client), 0, True, 1.0, counts=counts))
 
 
 def test_clients_of_one_pace_always_have_steps() -> None:
@@ -22,7 +22,7 @@ def flooded(num_flooders: int, each: int = 100, laps: int = 100) -> Counter[int]
     budget, moved = StepBudget(per_interval=2.0, burst=8.0), Counter[int]()
     for lap in range(laps):
         for client in range(30):
-            moved[client] += arrives(budget, client, established=lap >= 5)
+            moved[client] += arrives(budget, client, counts=lap >= 5)
             for _ in range(each):
                 for flooder in range(50, 50 + num_flooders):
                     moved[flooder] += arrives(budget, flooder)
@@ -45,7 +45,7 @@ def test_the_first_to_answer_is_limited_before_anyone_else_has() -> None:
     budget = StepBudget()
     for client in range(31):
         budget.meet(ClientId(client), "")
-    assert sum(arrives(budget, 30, established=False) for _ in range(1000)) < 8 + 2 * 1000 / 30
+    assert sum(arrives(budget, 30, counts=False) for _ in range(1000)) < 8 + 2 * 1000 / 30
 
 
 def test_if_some_are_gone_the_others_are_soon_unlimited() -> None:
@@ -75,10 +75,10 @@ def test_new_names_do_not_slow_the_others_down() -> None:
     budget, name, moved = StepBudget(), 1000, []
     for lap in range(300):
         for client in range(12):
-            moved.append(arrives(budget, client, established=lap > 5))
+            moved.append(arrives(budget, client, counts=lap > 5))
             for _ in range(5):
                 name += lap > 10
-                arrives(budget, name, established=False)
+                arrives(budget, name, counts=False)
     assert np.mean(moved[500:]) == 1.0
 
 

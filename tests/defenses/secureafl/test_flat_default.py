@@ -126,3 +126,21 @@ def test_the_same_model_is_at_distance_0() -> None:
 def test_rows_on_disk_are_not_promised_where_there_are_none(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="leave history_path out"):
         SecureAFL(30, history_path=tmp_path)
+
+
+def test_names_that_are_used_once_do_not_say_what_is_usual() -> None:
+    """Hundreds of them, all unlike, would make a group of honest clients, who are alike, and set every limit."""
+    problem, rng = Quadratic(num_clients=20, dim=60, noise=0.3), np.random.default_rng(1)
+    secure = SecureAFL(60, seed=3)
+    server = Machine(secure, np.zeros(60, np.float32), MachineSettings(server_lr=0.01))
+    for number in range(2500):
+        if number >= 200 and rng.random() < 0.2:
+            push = problem.optimum - server.model.params + 20 * rng.normal(size=60)
+            send(server, f"once-{number}", push)
+        else:
+            client = int(rng.integers(20))
+            send(server, f"client-{client}", problem.noisy_gradient(client, server.model.params, rng))
+    honest = [server.enrol(f"client-{client}") for client in range(20)]
+    assert min(secure.stages.weight(client) for client in honest) > 0.5
+    assert secure.stages.length.present < 10.0, "names that were used once are about 150 long"
+    assert np.linalg.norm(server.model.params - problem.optimum) < 0.5 * np.linalg.norm(problem.optimum)

@@ -10,7 +10,8 @@ Clients that no longer come would keep the usual interval long. A lap is over wh
 were heard. Who was not heard for ACTIVE_LAPS laps, nor for as many times its own interval, loses the entry. If more
 than half are gone, those left move the model less often than they answer, but never stop.
 
-Newcomers have no entry once MIN_CLIENTS others have one: a new name changes nobody's budget. Before that, the usual
+Who does not count, one of too many newcomers, has no entry once MIN_CLIENTS others have one: new names change nobody's
+budget. Before that, the usual
 interval is at least the number of clients that were given work, as the first to answer has no one to be compared with.
 """
 
@@ -53,7 +54,7 @@ class StepBudget(Budget):
     def meet(self, client: ClientId, name: str) -> None:
         self._num_met = max(self._num_met, client + 1)
 
-    def spend(self, arrival: Arrival, *, established: bool) -> bool:
+    def spend(self, arrival: Arrival) -> bool:
         client = arrival.client
         self._now += 1
         self._num_met = max(self._num_met, client + 1)
@@ -63,7 +64,7 @@ class StepBudget(Budget):
         moves = steps >= 1.0
         arrival.evidence["steps_left"] = steps = steps - 1.0 if moves else steps
         self._steps[client] = (steps, self._now)
-        if known and (established or len(self._intervals) < MIN_CLIENTS):
+        if known and (arrival.counts or len(self._intervals) < MIN_CLIENTS):
             self._renew(client, self._now - last)
         return moves
 

@@ -67,7 +67,7 @@ class Groups(Votes):
 
     def hear(self, arrival: Arrival, *, accepted: bool, remembered: bool) -> None:
         if remembered:
-            self._num_heard += 1
+            self._num_heard += arrival.counts
             arrival.evidence["alike"] = self.num_alike(arrival.client)
         self._go_on()
 
@@ -131,7 +131,7 @@ class Groups(Votes):
 
     def _go_on(self) -> None:
         if self._recount is None:
-            n = len(self._directions)
+            n = self._directions.num_counted
             if self._num_heard < _interval(n) or n < MIN_CLIENTS:
                 return
             self._begin()

@@ -38,6 +38,7 @@ class Directions(Votes):
         self._averages: dict[ClientId, Vector] = {}
         self._num_heard: dict[ClientId, int] = {}
         self._left_out: set[ClientId] = set()
+        self._counted: dict[ClientId, None] = {}  # in the order in which they came
         self._sum = np.zeros(WIDTH)  # of those that count
 
     def __len__(self) -> int:
@@ -48,8 +49,13 @@ class Directions(Votes):
 
     @property
     def counted(self) -> list[ClientId]:
-        """Clients whose directions count."""
-        return [client for client in self._averages if client not in self._left_out]
+        """Clients whose directions count: not those left out, nor newcomers while they are too many."""
+        return list(self._counted)
+
+    @property
+    def num_counted(self) -> int:
+        """How many they are."""
+        return len(self._counted)
 
     def of(self, client: ClientId) -> Vector:
         """(w,) what the client keeps asking for."""
@@ -57,13 +63,13 @@ class Directions(Votes):
 
     def hear(self, arrival: Arrival, *, accepted: bool, remembered: bool) -> None:
         if remembered and arrival.sketch is not None:
-            self._take(arrival.client, arrival.sketch.astype(np.float32))
+            self._take(arrival.client, arrival.sketch.astype(np.float32), arrival.counts)
 
-    def _take(self, client: ClientId, sketch: Vector) -> None:
-        before, after = self._averages.get(client), self.after(client, sketch)
-        if client not in self._left_out:
-            self._sum += after if before is None else after.astype(np.float64) - before
+    def _take(self, client: ClientId, sketch: Vector, counts: bool) -> None:
+        after = self.after(client, sketch)
+        self._count(client, False)
         self._averages[client] = after
+        self._count(client, counts and client not in self._left_out)
         self._num_heard[client] = self._num_heard.get(client, 0) + 1
 
     def after(self, client: ClientId, sketch: Vector) -> Vector:
@@ -77,25 +83,32 @@ class Directions(Votes):
     def agreement(self, client: ClientId, direction: Vector) -> float:
         """The cosine between a direction, in place of the client's own, and the sum of all others' that count."""
         own = self._averages.get(client)
-        others = self._sum if own is None or client in self._left_out else self._sum - own
+        others = self._sum - own if own is not None and client in self._counted else self._sum
         toward = others.astype(np.float32)
         lengths = kernels.dot(direction, direction) * kernels.dot(toward, toward)
         return kernels.dot(direction, toward) / math.sqrt(lengths) if lengths > 0.0 else 0.0
 
     def leave_out(self, client: ClientId, leave_out: bool) -> None:
-        """Let the client's direction count no longer, or again."""
-        if leave_out == (client in self._left_out):
-            return
-        own = self._averages.get(client)
+        """Let the client's direction count no longer, or again from its next update on."""
         if leave_out:
             self._left_out.add(client)
-            self._sum -= 0.0 if own is None else own
+            self._count(client, False)
         else:
             self._left_out.discard(client)
-            self._sum += 0.0 if own is None else own
+
+    def _count(self, client: ClientId, counts: bool) -> None:
+        """Put the client's average into the sum, or take it out."""
+        if counts == (client in self._counted):
+            return
+        if counts:
+            self._counted[client] = None
+            self._sum += self._averages[client]
+        else:
+            del self._counted[client]
+            self._sum -= self._averages[client]
 
     def forget(self, client: ClientId) -> None:
-        self.leave_out(client, True)
+        self._count(client, False)
         self._left_out.discard(client)
         self._averages.pop(client, None)
         self._num_heard.pop(client, None)
@@ -107,6 +120,7 @@ class Directions(Votes):
             "averages": np.array([self._averages[client] for client in clients], np.float32).reshape(-1, WIDTH),
             "num_heard": np.array([self._num_heard[client] for client in clients], np.int64),
             "left_out": np.array(sorted(self._left_out), np.int64),
+            "counted": np.array(list(self._counted), np.int64),
             "sum": self._sum.copy(),
         }
 
@@ -115,6 +129,7 @@ class Directions(Votes):
         self._averages = dict(zip(clients, np.array(state["averages"], np.float32), strict=True))
         self._num_heard = dict(zip(clients, np.asarray(state["num_heard"]).tolist(), strict=True))
         self._left_out = {ClientId(client) for client in np.asarray(state["left_out"]).tolist()}
+        self._counted = dict.fromkeys(map(ClientId, np.asarray(state["counted"]).tolist()))
         self._sum = np.array(state["sum"], np.float64)
 
 

@@ -65,8 +65,9 @@ class LipschitzFilter(Judge):
             return None
         factor = lipschitz_factor(arrival.delta_change, self._damped(arrival.param_change))  # Eq. (2)
         arrival.evidence.update(lipschitz_factor=factor, threshold=self.factors.threshold())
-        smooth = self.factors.admit(factor, arrival.client)  # Eq. (3); the factor joins the log before it is tested
-        self._gaps.admit(arrival.param_change, arrival.client)
+        # Eq. (3); the factor joins the log before it is tested
+        smooth = self.factors.admit(factor, arrival.client, arrival.counts)
+        self._gaps.admit(arrival.param_change, arrival.client, arrival.counts)
         if self._all_pass(arrival.number):
             return None
         if self._passes == "none":
@@ -185,8 +186,8 @@ class PullsBack(Judge, Votes):
             pull = self._pull(client, arrival.sketch.astype(np.float32))
             arrival.evidence.update(agreement=average, pull=pull)
             if count >= 2:
-                self._agreements.admit(average, client)
-                self._pulls.admit(pull, client)
+                self._agreements.admit(average, client, arrival.counts)
+                self._pulls.admit(pull, client, arrival.counts)
                 self._exclude(client, self._opposes(client, average, pull), arrival.number)
         return Reason.AGAINST_CONSENSUS if client in self._opposing else None
 

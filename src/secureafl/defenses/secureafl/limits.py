@@ -44,10 +44,10 @@ class Usual(Limit):
         """What the next arrival's limit will be."""
         return min(self._clip_norm, self._factor * self._log.threshold())
 
-    def _against(self, value: float, client: ClientId) -> float:
+    def _against(self, value: float, arrival: Arrival) -> float:
         """The limit from those before; then the value joins them."""
         limit = self.present
-        self._log.admit(value, client)
+        self._log.admit(value, arrival.client, arrival.counts)
         return limit
 
     def forget(self, client: ClientId) -> None:
@@ -66,7 +66,7 @@ class UsualLength(Usual):
     name = "length"
 
     def limit(self, arrival: Arrival) -> float:
-        return self._against(arrival.norm, arrival.client)
+        return self._against(arrival.norm, arrival)
 
 
 class UsualChange(Usual):
@@ -75,4 +75,4 @@ class UsualChange(Usual):
     name = "change"
 
     def limit(self, arrival: Arrival) -> float:
-        return self._against(arrival.delta_change, arrival.client) if arrival.known else math.inf
+        return self._against(arrival.delta_change, arrival) if arrival.known else math.inf

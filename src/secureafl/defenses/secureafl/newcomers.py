@@ -4,6 +4,9 @@ A new name costs nothing, so a name alone is worth little. A client's weight is 
 and whole from then on. Together newcomers have at most `share` of all votes, once there are MIN_CLIENTS others: whoever
 comes when there is no room waits for its vote, but its updates count towards it.
 
+Nor do they say what is usual, while they are more than that share: else many names, each used once, would set every
+limit, and make a group of those who are alike because they are honest.
+
 What is remembered of newcomers is limited too. Of more than `most` of them, the one heard least recently loses what is
 kept of it but the number of its accepted updates.
 """
@@ -43,8 +46,9 @@ class Newcomers(Votes):
         )  # newcomers' weights in units of 1 / FULL, by last heard
         self._given = 0  # the sum of these
 
-    def is_established(self, client: ClientId) -> bool:
-        return client in self._established
+    def counts(self, client: ClientId) -> bool:
+        few = len(self._votes) <= self._share / (1.0 - self._share) * len(self._established)
+        return client in self._established or few or len(self._established) < MIN_CLIENTS
 
     def hear(self, arrival: Arrival, *, accepted: bool, remembered: bool) -> None:
         client = arrival.client

@@ -251,6 +251,7 @@ class OverSender:
             number=number,
             known=row is not None,
             norm=norm,
+            counts=self._stages.counts(update.client),
             delta_change=math.sqrt(found.change),
             param_change=0.0 if row is None else sketch_distance(found.base_sketch, row.base_sketch),
             agreement=self._cosine(found.square, found.consensus),

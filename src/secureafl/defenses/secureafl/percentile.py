@@ -42,11 +42,15 @@ class ClientLog:
         """The largest value that would pass now; infinite while the log is empty or the percentile is 1."""
         return self._tolerance * self.quantile(self._percentile)
 
-    def admit(self, value: float, client: ClientId) -> bool:
-        """Whether the value passes; then it takes the place of the client's last one. An infinite one does neither."""
+    def admit(self, value: float, client: ClientId, counts: bool = True) -> bool:
+        """Whether the value passes; then it takes the place of the client's last one, if the client counts. An infinite
+        one does neither.
+        """
         if math.isinf(value):
             return False
         passes = value <= self.threshold()
+        if not counts:
+            return passes
         self.forget(client)
         insort(self._sorted, value)
         self._last[client] = value

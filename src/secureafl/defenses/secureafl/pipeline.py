@@ -129,10 +129,7 @@ class Pipeline:
 
     def _spend(self, arrival: Arrival) -> bool:
         """Whether this arrival moves the model."""
-        if self.stages.budget is None:
-            return True
-        established = all(votes.is_established(arrival.client) for votes in self.stages.votes)
-        return self.stages.budget.spend(arrival, established=established)
+        return self.stages.budget is None or self.stages.budget.spend(arrival)
 
     def _reason(self, arrival: Arrival, rejected: str | None, moves: bool) -> str:
         if rejected is not None:

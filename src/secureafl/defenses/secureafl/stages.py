@@ -36,6 +36,7 @@ class Arrival:
     known       whether the sender has a reference, its last remembered update; if not, this is first contact
     norm        |g|
     delta_change, param_change  |g - g_ref| and |w - w_ref|; 0 at first contact
+    counts      whether its numbers count when it is asked what is usual
     excess      how many times as long as it may count the update is; 1 if it counts whole, or is judged as it came
     agreement   cosine between g and the consensus; None while there is none, or where no stage asks
     sketch      sums of g's coordinates with random signs, for a g of unit length; None for a g of length 0, or where
@@ -47,6 +48,7 @@ class Arrival:
     number: int
     known: bool
     norm: float
+    counts: bool = True
     delta_change: float = 0.0
     param_change: float = 0.0
     excess: float = 1.0
@@ -122,8 +124,8 @@ class Votes(Stage):
         """Whether the weights of others than senders changed since this was last asked."""
         return False
 
-    def is_established(self, client: ClientId) -> bool:
-        """Whether the client is no newcomer any more."""
+    def counts(self, client: ClientId) -> bool:
+        """Whether the client counts when it is asked what is usual."""
         return True
 
     def one_too_many(self) -> ClientId | None:
@@ -134,8 +136,8 @@ class Votes(Stage):
 class Budget(Stage):
     """Decides which arrivals move the model."""
 
-    def spend(self, arrival: Arrival, *, established: bool) -> bool:
-        """Whether this one does; `established` says that its sender is no newcomer."""
+    def spend(self, arrival: Arrival) -> bool:
+        """Whether this one does."""
         raise NotImplementedError
 
 
@@ -259,6 +261,10 @@ class Stages:
     def absent(self, number: int) -> frozenset[ClientId]:
         """Who has no vote at the step of this arrival alone."""
         return frozenset().union(*(votes.absent(number) for votes in self.votes))
+
+    def counts(self, client: ClientId) -> bool:
+        """Whether the client counts when it is asked what is usual."""
+        return all(votes.counts(client) for votes in self.votes)
 
     def weight(self, client: ClientId) -> float:
         """What the client's vote weighs."""
