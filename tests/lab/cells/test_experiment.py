@@ -17,7 +17,18 @@ from secureafl.server.record.run import repeat
 from secureafl.server.review.audit import client_records
 from secureafl.server.review.opened import RecordedRun
 
-REPRODUCIBLE = ("cell", "settings", "final", "last", "detection", "reasons", "lipschitz", "malicious", "digests")
+REPRODUCIBLE = (
+    "cell",
+    "settings",
+    "final",
+    "last",
+    "detection",
+    "fairness",
+    "reasons",
+    "lipschitz",
+    "malicious",
+    "digests",
+)
 
 
 def same_part(result: dict[str, Any]) -> str:
@@ -173,3 +184,15 @@ def test_a_sink_gets_the_curves_and_changes_nothing(tiny_source: Path, tmp_path:
     assert [point.step for point in accepted] == [10, 20, 30]
     arrivals = pq.read_table(tmp_path / "watched" / cell.cell_id() / "arrivals.parquet")["accepted"].to_pylist()
     assert [round(10 * point.value) for point in accepted] == [sum(arrivals[k : k + 10]) for k in (0, 10, 20)]
+
+
+def test_a_result_says_who_is_left_behind(tiny_source: Path, tmp_path: Path) -> None:
+    result = run_cell(tiny_cell(tiny_source, attack="sign_flip", rounds=60), tmp_path)
+    found, by_client = result["fairness"], result["detection"]["acceptance_by_client"]
+    honest = [share for client, share in enumerate(by_client) if client not in result["malicious"] and share != "nan"]
+    assert found["worst_honest_accepted"] == min(honest)
+    assert found["worst_honest_accepted"] <= found["worst_group_accepted"] <= 1.0
+    assert 0.0 <= found["lowest_honest_vote"] <= len(by_client)
+    assert 0.0 <= found["malicious_votes"] < 1.0
+    rival = run_cell(tiny_cell(tiny_source, defense="asyncsgd"), tmp_path)["fairness"]
+    assert (rival["worst_honest_accepted"], rival["malicious_votes"]) == (1.0, None)

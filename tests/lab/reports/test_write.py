@@ -28,7 +28,14 @@ from secureafl.lab.reports.write import cell_table, closely, html_recalls, recal
 from secureafl.lab.sweeps.recipes import RECIPES
 from secureafl.lab.sweeps.sweep import read_sweep
 
-SMALL: dict[str, Any] = {"architecture": "small-cnn", "num_clients": 8, "batch_size": 4, "rounds": 12, "num_test": 40}
+SMALL: dict[str, Any] = {
+    "architecture": "small-cnn",
+    "num_clients": 8,
+    "malicious_fraction": 0.2,
+    "batch_size": 4,
+    "rounds": 12,
+    "num_test": 40,
+}
 
 
 def text_of(table: object) -> str:
@@ -174,6 +181,9 @@ def test_tables_are_written_for_a_page_and_for_a_paper(tiny_source: Path, tmp_pa
     assert "±" in row.split("|")[2]  # another seed of the same cell is found, and counts
     assert "(0.12)" in row.split("|")[2]
     assert r"$\pm$" in (directory / "table.tex").read_text()
+    fairness = (directory / "fairness.md").read_text()
+    assert fairness.startswith("|  | attack | seed | recall of the worst class | accepted, worst honest group |")
+    assert "| AsyncSGD | No attack | 7 |" in fairness
     cells = (directory / "cells.md").read_text()
     assert "`secureafl lab run --defense asyncsgd --seed 7 --set architecture=small-cnn" in cells
 

@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from secureafl import __version__
+from secureafl.defenses.base import HasInfluence
 from secureafl.files import save_json, write_atomically
 from secureafl.lab.cells import scores
 from secureafl.lab.cells.build import Laboratory
@@ -67,6 +68,7 @@ def summary(
         "held_class": lab.settings.held_class,
         "worst_class": worst_classes(last_mean(evaluations)),
         "detection": detection_summary(columns, malicious, lab.settings.num_clients),
+        "fairness": fairness(lab, columns),
         "reasons": count_reasons(simulation.trace.reasons, columns, malicious),
         "lipschitz": {
             "honest": factor_percentiles(columns["lipschitz_factor"][~malicious]),
@@ -120,6 +122,43 @@ def detection_summary(
         "malicious_accepted": share(accepted[malicious]),
         "acceptance_by_client": scores.acceptance_by_client(clients, accepted, num_clients).tolist(),
     }
+
+
+def fairness(lab: Laboratory, columns: Mapping[str, npt.NDArray[Any]]) -> dict[str, float | None]:
+    """Who is left behind: of honest clients, the one and the group that were accepted least, and the lowest vote.
+
+    A group are those who hold most of one class. Votes are in units of an equal share; None where the defense cannot
+    tell how far the model follows whom.
+    """
+    n, attacked = lab.settings.num_clients, lab.settings.attack != "none"
+    accepted = scores.acceptance_by_client(columns["client"], columns["accepted"], n)
+    honest = [client for client in range(n) if not (attacked and client in lab.malicious)]
+    groups: dict[int, list[float]] = {}
+    for client in honest:
+        if not math.isnan(accepted[client]):
+            groups.setdefault(main_class(lab, client), []).append(accepted[client])
+    found: dict[str, float | None] = {
+        "worst_honest_accepted": min((share for shares in groups.values() for share in shares), default=math.nan),
+        "worst_group_accepted": min((float(np.mean(shares)) for shares in groups.values()), default=math.nan),
+        "lowest_honest_vote": None,
+        "malicious_votes": None,
+    }
+    machine = lab.simulation.machine
+    shares = machine.defense.influence(machine.model.params) if isinstance(machine.defense, HasInfluence) else None
+    if shares:
+        votes = {int(client): share for client, share in shares.items()}
+        of_honest = [votes.get(client, 0.0) for client in honest]
+        found["lowest_honest_vote"] = min(of_honest) * n
+        found["malicious_votes"] = sum(votes.values()) - sum(of_honest)  # also of names they took later
+    return found
+
+
+def main_class(lab: Laboratory, client: int) -> int:
+    """The class that the client holds most of; 0 for all in a regression."""
+    if lab.dataset.num_classes is None:
+        return 0
+    labels = np.asarray(lab.dataset.train_y[lab.simulation.data.shards[client]], np.int64)
+    return int(np.bincount(labels, minlength=lab.dataset.num_classes).argmax())
 
 
 def count_reasons(

@@ -20,6 +20,14 @@ Value = Callable[[Result, str], float]
 Place = tuple[str, str]
 """A row and an attack."""
 
+FAIRNESS = {
+    "worst_group_accepted": "accepted, worst honest group",
+    "worst_honest_accepted": "accepted, worst honest client",
+    "lowest_honest_vote": "lowest honest vote (1: an equal share)",
+    "malicious_votes": "malicious clients' share of all votes",
+}
+"""What is said of who is left behind."""
+
 TIE = 0.01
 """Cells that are worse than their column's best by no more than this count as best, too; in an RMSE, which has a unit,
 by this share of the best.
@@ -100,6 +108,20 @@ def recall_markdown(recipe: Recipe, results: Sequence[Result]) -> str:
     attacks, rows, texts = recalls(recipe, results)
     lines = [_row(["", *(title(attack) for attack in attacks)]), _row(["---"] * (1 + len(attacks)))]
     lines += [_row([title(row), *(texts[row, attack] for attack in attacks)]) for row in rows]
+    return "\n".join(lines) + "\n"
+
+
+def fairness_markdown(recipe: Recipe, results: Sequence[Result]) -> str:
+    """Cell by cell: the class that is known least, whose updates were accepted least, and who had which votes."""
+    heads = ["recall of the worst class", *(words for words in FAIRNESS.values())]
+    lines = [_row(["", "attack", "seed", *heads]), _row(["---"] * (3 + len(heads)))]
+    for result in results:
+        settings, found = result["settings"], result["fairness"]
+        worst = result["last"].get("published_worst_recall")
+        figures = ["" if value is None else f"{float(value):.3f}" for value in (worst, *map(found.get, FAIRNESS))]
+        lines.append(
+            _row([title(table_row(recipe, settings)), title(settings["attack"]), str(settings["seed"]), *figures])
+        )
     return "\n".join(lines) + "\n"
 
 

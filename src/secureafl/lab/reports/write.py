@@ -28,6 +28,7 @@ from secureafl.lab.reports.tables import (
     arrange,
     best_places,
     error_markdown,
+    fairness_markdown,
     latex,
     markdown,
     newest,
@@ -147,6 +148,8 @@ def write_tables(recipe: Recipe, cells: Sequence[Cell], directory: Path) -> None
         (directory / "table-newest.md").write_text(markdown(recipe, results, newest))
         if recalled := [result for result in results if "worst_recall" in result["last"]]:
             (directory / "table-recall.md").write_text(recall_markdown(recipe, recalled))
+        if told := [result for result in results if "fairness" in result]:
+            (directory / "fairness.md").write_text(fairness_markdown(recipe, told))
     (directory / "cells.md").write_text(provenance(recipe, results))
 
 
