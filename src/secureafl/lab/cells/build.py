@@ -13,10 +13,11 @@ from secureafl.defenses import build_defense
 from secureafl.errors import SettingsError
 from secureafl.lab.arrays import Indices
 from secureafl.lab.attacks import ATTACKS, build_attack
-from secureafl.lab.attacks.attack import Batch, ChoosesPace
+from secureafl.lab.attacks.attack import Batch, ChoosesPace, TaskView
 from secureafl.lab.cells.cell import CellSettings
 from secureafl.lab.cells.recorder import Recorder
 from secureafl.lab.data import Dataset, Trigger, load, partition
+from secureafl.lab.simulation.local_training import LocalTraining, repeated
 from secureafl.lab.simulation.protocols import (
     ArrivalProtocol,
     Haste,
@@ -61,13 +62,14 @@ def build(
     shards = deal(settings, dataset)
     malicious = draw_malicious(settings)
     trigger = Trigger.draw(dataset.image_shape[0], stream(settings.seed, "trigger"))
-    data = ClientData(dataset.train_x, dataset.train_y, shards, settings.batch_size)
+    data = ClientData(dataset.train_x, dataset.train_y, shards, settings.batch_size * settings.local_steps)
+    trained = task if settings.local_steps == 1 else LocalTraining(task, settings.local_steps, settings.local_lr)
     attacker = make_attacker(settings, malicious, trigger)
     protocol = make_protocol(settings, haste_of(attacker))
-    machine = make_machine(settings, task, data, protocol)
+    machine = make_machine(settings, task, trained, data, protocol)
     recorder = Recorder(machine, settings, record) if record is not None else None
     simulation = Simulation(
-        task=task,
+        task=trained,
         data=data,
         machine=machine,
         server=recorder,
@@ -121,17 +123,20 @@ def make_protocol(settings: CellSettings, haste: Haste | None = None) -> Arrival
     return VirtualTimeProtocol(settings.num_clients, clocks, settings.seed, haste)
 
 
-def make_machine(settings: CellSettings, task: Task, data: ClientData, protocol: ArrivalProtocol) -> Machine:
-    """The server, with trusted data if its defense needs some."""
+def make_machine(
+    settings: CellSettings, task: Task, trained: TaskView, data: ClientData, protocol: ArrivalProtocol
+) -> Machine:
+    """The server, with trusted data if its defense needs some: it trains on them as clients do, with `trained`."""
     indices = draw_trusted(data.shards, settings.num_trusted, stream(settings.seed, "trusted"))
     trusted = Batch(data.x[indices], data.y[indices])
+    lessons = trusted if settings.local_steps == 1 else data.batch(repeated(indices, data.batch_size))
     defense = build_defense(
         settings.defense,
         task.dim,
         settings.complete()["defense_settings"],
         server_lr=settings.server_lr,
         seed=settings.seed,
-        reference=make_reference(task, trusted),
+        reference=make_reference(trained, lessons),
         score=make_scorer(task, trusted),
     )
     staleness = settings.max_staleness if settings.protocol == "virtual-time" else None

@@ -51,6 +51,10 @@ OF_MINORITY = ("minority_share", "minority_class")
 """Settings of one partition, no part of the others' identity: cells that were run before it existed keep theirs."""
 
 
+OF_LOCAL_TRAINING = ("local_steps", "local_lr")
+"""The same of clients that train for several steps."""
+
+
 class CellSettings(Settings):
     """One run: who learns what, who lies how, and who defends. [P] marks the paper's values, [A] ours.
 
@@ -91,6 +95,11 @@ class CellSettings(Settings):
     """`virtual-time`: answers to older versions are refused; None takes them all. [A]"""
     batch_size: int = Field(32, ge=1)
     """Samples per upload: 32, or 64 for all but Fashion-MNIST. [P]"""
+    local_steps: int = Field(1, ge=1)
+    """Mini-batches that a client trains on before it sends how far it came; with 1 it sends the gradient. [P: 1]"""
+    local_lr: float = Field(0.01, gt=0.0)
+    """`local_steps` above 1: the clients' learning rate. Their updates are as long as their way, so `server_lr` is near
+    1 / (usual staleness) then. [A]"""
     server_lr: float = Field(0.01, gt=0.0)
     """The server's learning rate. [P]"""
     average_over: int = Field(200, ge=1)
@@ -148,6 +157,8 @@ class CellSettings(Settings):
         if self.protocol == "paper" and self.protocol_settings:
             raise SettingsError(f"protocol 'paper' has no settings; found {', '.join(self.protocol_settings)}")
         self._check_minority()
+        if self.local_steps == 1 and self.local_lr != type(self).model_fields["local_lr"].default:
+            raise SettingsError(f"local_lr = {self.local_lr} does nothing: set local_steps to more than 1")
         self.complete()  # a misspelt setting of a defense is found here, not hours later
         return self
 
@@ -183,6 +194,8 @@ class CellSettings(Settings):
         values = self.model_dump(mode="json")
         if self.partition != "minority":
             values = {key: value for key, value in values.items() if key not in OF_MINORITY}
+        if self.local_steps == 1:
+            values = {key: value for key, value in values.items() if key not in OF_LOCAL_TRAINING}
         values["defense_settings"] = self._complete(DEFENSES[self.defense].settings, self.defense_settings)
         if self.attack != "none":
             values["attack_settings"] = self._complete(ATTACKS[self.attack].settings, self.attack_settings)

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from secureafl.defenses import Reference, Score, Scorer
 from secureafl.lab.arrays import Indices
-from secureafl.lab.attacks.attack import Batch
+from secureafl.lab.attacks.attack import Batch, TaskView
 from secureafl.lab.simulation.task import Task
 from secureafl.types import Model, Vector
 
@@ -20,7 +20,7 @@ def draw_trusted(shards: Sequence[Indices], num_trusted: int, rng: np.random.Gen
     return np.sort(rng.choice(union, min(num_trusted, len(union)), replace=False))
 
 
-def make_reference(task: Task, batch: Batch) -> Reference:
+def make_reference(task: TaskView, batch: Batch) -> Reference:
     """The gradient on trusted data, for Zeno++ and AFLGuard.
 
     Computed only when the model moved: versions that hold equal parameters share one array.
