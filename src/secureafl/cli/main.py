@@ -25,7 +25,7 @@ from secureafl.errors import SettingsError
 from secureafl.server.review import audit as auditing
 from secureafl.server.review import eject as ejecting
 from secureafl.server.review import verify as verifying
-from secureafl.server.review.notices import notices, said_of
+from secureafl.server.review.notices import ADVICE, notices, said_of
 from secureafl.server.review.opened import RecordedRun
 from secureafl.server.review.replay import compare
 from secureafl.settings import nearest, read_assignments
@@ -105,8 +105,10 @@ def audit(
         writer.writerows(_csv_row(record) for record in records)
     else:
         console.print(_audit_table(run, records, recorded.facts))
-        for notice in notices(records, recorded.facts).values():
-            console.print(Text(f"Notice: {notice}"))
+        if found := notices(records, recorded.facts):
+            console.print(Text(ADVICE))
+            for client, why in found.items():
+                console.print(Text(f"  {visible(client)}: {why}"), soft_wrap=True)
         weighs = any(record.vote is not None for record in records)
         console.print(
             f"{_ABOUT_VOTE if weighs else _ABOUT_INFLUENCE}; stale: versions behind;\n"

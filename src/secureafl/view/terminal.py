@@ -13,7 +13,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from secureafl.server.review.notices import notices
+from secureafl.server.review.notices import ADVICE, notices
 from secureafl.text import one_line, visible
 from secureafl.view.arrivals import Numbers
 from secureafl.view.charts import intervals, points
@@ -140,10 +140,10 @@ def _worst(reader: RunReader, limit: int) -> Table:
 
 
 def _notices(reader: RunReader) -> list[Text]:
-    """One sentence, so that the rest keeps its place; the audit has all."""
-    found = list(notices(reader.records.values(), reader.facts).values())
-    more = f" {len(found) - 1} more: secureafl audit RUN" if len(found) > 1 else ""
-    return [Text(f"Notice: {sentence}{more}", style="yellow") for sentence in found[:1]]
+    """A line or two, so that the rest keeps its place; the audit has all."""
+    found = [visible(client) for client in notices(reader.records.values(), reader.facts)]
+    more = f" and {len(found) - 1} more" if len(found) > 1 else ""
+    return [Text(f"{client}{more}: {ADVICE}", style="yellow") for client in found[:1]]
 
 
 def _latest(reader: RunReader) -> Table:

@@ -44,7 +44,7 @@ def test_cells_whose_clients_send_gradients_keep_their_names() -> None:
     assert not set(OF_LOCAL_TRAINING) & CellSettings().complete().keys()
     assert CellSettings(local_steps=8).cell_id() != CellSettings().cell_id()
     assert CellSettings(local_steps=8).complete()["local_lr"] == 0.01
-    with pytest.raises(SettingsError, match="local_lr = 0.1 does nothing"):
+    with pytest.raises(SettingsError, match=r"local_lr = .* does nothing"):
         CellSettings(local_lr=0.1)
 
 

@@ -4,8 +4,8 @@ A new name costs nothing, so a name alone is worth little. A client's weight is 
 and whole from then on. Together newcomers have at most `share` of all votes, once there are MIN_CLIENTS others: whoever
 comes when there is no room waits for its vote, but its updates count towards it.
 
-Nor do they say what is usual, while they are more than that share: else many names, each used once, would set every
-limit, and make a group of those who are alike because they are honest.
+Nor do they say what is usual, while those who came later than the first are more than that share: else many names, each
+used once, would set every limit, and make a group of those who are alike because they are honest.
 
 What is remembered of newcomers is limited too. Of more than `most` of them, the one heard least recently loses what is
 kept of it but the number of its accepted updates.
@@ -41,20 +41,25 @@ class Newcomers(Votes):
         self._most = most
         self._accepted: dict[ClientId, int] = {}  # of clients without a whole vote
         self._established: set[ClientId] = set()
+        self._founders: set[ClientId] = set()  # heard before MIN_CLIENTS were established
+        self._num_late = 0  # other newcomers
         self._votes: OrderedDict[ClientId, int] = (
             OrderedDict()
         )  # newcomers' weights in units of 1 / FULL, by last heard
         self._given = 0  # the sum of these
 
     def counts(self, client: ClientId) -> bool:
-        few = len(self._votes) <= self._share / (1.0 - self._share) * len(self._established)
-        return client in self._established or few or len(self._established) < MIN_CLIENTS
+        if client in self._established or client in self._founders or len(self._established) < MIN_CLIENTS:
+            return True
+        return self._num_late <= self._share / (1.0 - self._share) * len(self._established)
 
     def hear(self, arrival: Arrival, *, accepted: bool, remembered: bool) -> None:
         client = arrival.client
         if client in self._established:
             return
-        self._given -= self._votes.pop(client, 0)
+        if len(self._established) < MIN_CLIENTS:
+            self._founders.add(client)
+        self._drop(client)
         count = self._accepted.get(client, 0) + accepted
         if count >= self._full_after:
             self._established.add(client)
@@ -64,6 +69,7 @@ class Newcomers(Votes):
         weight = min(count * FULL // self._full_after, max(0, self._limit() - self._given))
         self._votes[client] = weight
         self._given += weight
+        self._num_late += client not in self._founders
 
     def weight(self, client: ClientId) -> float:
         return 1.0 if client in self._established else self._votes.get(client, 0) / FULL
@@ -72,20 +78,28 @@ class Newcomers(Votes):
         return next(iter(self._votes)) if len(self._votes) > self._most else None
 
     def forget(self, client: ClientId) -> None:
-        self._given -= self._votes.pop(client, 0)
+        self._drop(client)
+
+    def _drop(self, client: ClientId) -> None:
+        if client in self._votes:
+            self._given -= self._votes.pop(client)
+            self._num_late -= client not in self._founders
 
     def state_dict(self) -> StateDict:
         return {
             "accepted": np.array(list(self._accepted.items()), np.int64).reshape(-1, 2),
             "established": np.array(sorted(self._established), np.int64),
+            "founders": np.array(sorted(self._founders), np.int64),
             "votes": np.array(list(self._votes.items()), np.int64).reshape(-1, 2),
         }
 
     def load_state_dict(self, state: Mapping[str, Array]) -> None:
         self._accepted = {ClientId(client): count for client, count in np.asarray(state["accepted"]).tolist()}
         self._established = {ClientId(client) for client in np.asarray(state["established"]).tolist()}
+        self._founders = {ClientId(client) for client in np.asarray(state["founders"]).tolist()}
         self._votes = OrderedDict((ClientId(client), votes) for client, votes in np.asarray(state["votes"]).tolist())
         self._given = sum(self._votes.values())
+        self._num_late = sum(client not in self._founders for client in self._votes)
 
     def _limit(self) -> int:
         """What newcomers may have together, in units of 1 / FULL."""

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from secureafl.server.review.audit import ClientRecord
-from secureafl.text import visible
 
 MIN_LOW_VOTES = 20
 """Accepted updates in a row with a low vote, after which the operator is told."""
@@ -28,19 +27,22 @@ def said_of(client: str, facts: Mapping[str, Any]) -> list[str]:
     return said
 
 
+ADVICE = (
+    "Accepted, but their votes have weighed little for long. If you know one of them, name it in the setting `vouched`."
+)
+"""What the operator is told of those that `notices` names."""
+
+
 def notices(records: Iterable[ClientRecord], facts: Mapping[str, Any]) -> dict[str, str]:
-    """Clients that look honest and hardly count, with a sentence for the operator; not those whom settings name."""
+    """Clients that look honest and hardly count, with the reason in a few words; not those whom settings name."""
     return {
-        record.client: _sentence(record)
+        record.client: _words(record)
         for record in records
         if record.num_low_votes >= MIN_LOW_VOTES and not said_of(record.client, facts)
     }
 
 
-def _sentence(record: ClientRecord) -> str:
+def _words(record: ClientRecord) -> str:
     alike = record.alike or 1.0
     why = f"about {alike:.0f} clients keep asking for much the same" if alike >= 2.0 else "too many clients are new"
-    return (
-        f"{visible(record.client)}: its last {record.num_low_votes} updates were accepted, but its vote weighs"
-        f" {record.vote:.2g}, as {why}. If you know this client, name it in the setting `vouched`."
-    )
+    return f"vote {record.vote:.2g} at its last {record.num_low_votes} updates: {why}"

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from secureafl.server.record.entries import Entry
 from secureafl.server.review.audit import EVIDENCE, ClientRecord, explain
-from secureafl.server.review.notices import notices, said_of
+from secureafl.server.review.notices import ADVICE, notices, said_of
 from secureafl.text import one_line, visible
 from secureafl.view.charts import MAX_INTERVALS, Along, Points, intervals, points
 from secureafl.view.overview import overview, worst_clients
@@ -52,7 +52,9 @@ def summary(reader: RunReader) -> Plain:
             "tick": tick(reader),
             "worst": [_client(record) for record in worst_clients(reader, NUM_WORST)],
             "events": events,
-            "notices": [{**_name(client), "notice": text} for client, text in _notices(reader).items()][:NUM_NOTICES],
+            "notices": [{**_name(client), "why": why} for client, why in _notices(reader).items()][:NUM_NOTICES],
+            "num_notices": len(_notices(reader)),
+            "advice": ADVICE,
         }
 
 
@@ -114,6 +116,7 @@ def client(reader: RunReader, name: str, *, only_rejected: bool, page: int) -> P
             "client": _client(record),
             "said": said_of(name, reader.facts),
             "notice": notices([record], reader.facts).get(name),
+            "advice": ADVICE,
             "verdicts": part,
             "events": events,
             "points": _points(points(table, places)),

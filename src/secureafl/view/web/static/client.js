@@ -41,7 +41,7 @@ async function draw() {
   if (!chart) frame(answer.client.label, answer.measure);
   const own = answer.client;
   notice.hidden = answer.notice === null;
-  notice.textContent = answer.notice ?? "";
+  notice.textContent = answer.notice === null ? "" : `${answer.notice}. ${answer.advice}`;
   tiles.replaceChildren(
     tile("Updates", count(own.arrivals)),
     tile("Accepted", percent(own.share_accepted), `${count(own.accepted)} accepted`),

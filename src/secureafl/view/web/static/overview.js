@@ -70,9 +70,14 @@ function worstCard(rows) {
     el("p", { class: "note" }, el("a", { href: "clients" }, "All clients")));
 }
 
-function noticesCard(notices) {
-  const lines = notices.map((row) => el("p", {}, row.notice, " ", el("a", { href: `client?${new URLSearchParams({ name: row.client })}` }, "Look at it")));
-  return el("section", { class: "card warn", id: "notices" }, el("h2", {}, "To look into"), ...lines);
+function noticesCard(summary) {
+  const columns = [
+    { head: "Client", class: "text", cell: clientLink },
+    { head: "Why", class: "text wrap wide", cell: (row) => row.why },
+  ];
+  const more = summary.num_notices - summary.notices.length;
+  return el("section", { class: "card warn", id: "notices" }, el("h2", {}, "Hardly heard"), el("p", { class: "note" }, summary.advice),
+    table(columns, summary.notices), more > 0 ? el("p", { class: "note" }, `and ${count(more)} more`) : null);
 }
 
 function reasonsCard(rejections) {
@@ -103,7 +108,7 @@ const load = paced(async () => {
   parts(charts);
   lists.replaceChildren(worstCard(summary.worst), reasonsCard(summary.tick.rejections));
   events.replaceChildren(eventsCard(summary.events, true));
-  notices.replaceChildren(...(summary.notices.length ? [noticesCard(summary.notices)] : []));
+  notices.replaceChildren(...(summary.notices.length ? [noticesCard(summary)] : []));
   notices.hidden = summary.notices.length === 0;
 });
 
