@@ -78,6 +78,13 @@ def test_state_of_another_composition_is_refused_with_what_is_missing() -> None:
         Pipeline(default(4)).load_state_dict(saved)
 
 
+def test_state_of_another_shape_is_named() -> None:
+    state = SecureAFL(4).state_dict()
+    state["consensus.opposing"] = np.array([1, 2], np.int64)
+    with pytest.raises(StateError, match="saved state is of another shape"):
+        SecureAFL(4).load_state_dict(state)
+
+
 def test_the_learning_rate_matters_only_where_estimates_are_corrected() -> None:
     assert Pipeline(default(4)).server_lr is None
     assert Pipeline(published(4, server_lr=0.3)).server_lr == 0.3

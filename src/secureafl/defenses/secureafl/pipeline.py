@@ -119,6 +119,8 @@ class Pipeline:
             raise StateError(
                 f"saved state holds no {missing}: it is of another defense, or of other settings"
             ) from None
+        except (TypeError, ValueError) as error:
+            raise StateError(f"saved state is of another shape, as another version may leave it ({error})") from None
 
     def _judge(self, arrival: Arrival) -> tuple[str | None, bool]:
         """Why the update is rejected, if it is, and whether it becomes its sender's reference."""

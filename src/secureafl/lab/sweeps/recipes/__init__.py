@@ -108,6 +108,13 @@ MINORITY_ATTACKS: Mapping[str, Mapping[str, Any]] = {
     "imitate": {"attack_settings": {"num_victims": 5}},  # as many as hold the class
 }
 """Who attacks where few hold a class: no one, others, or those who pass for the few."""
+LOCAL_TRAINING: Sequence[Mapping[str, Any]] = (
+    {"rounds": 5000},
+    {"rounds": 2500, "local_steps": 8, "server_lr": 0.2},
+    {"rounds": 540, "local_steps": 37, "server_lr": 0.2},  # an epoch
+)
+"""Clients that send a gradient, and such that train first; about as many mini-batches in all. The server's rate for
+these is one over the usual staleness."""
 TIMED = ("asyncsgd", "zenopp", "aflguard", "secureafl")
 
 Cells = list[CellSettings]
@@ -289,6 +296,19 @@ def _look_alikes() -> Cells:
     ]
 
 
+def _local_training() -> Cells:
+    rivals = [(defense, TUNED.get(defense, {})) for defense in ("asyncsgd", "fedbuff", "aflguard")]
+    return [
+        CellSettings(
+            defense=defense, attack=attack, defense_settings=dict(settings), evaluate_every=rounds // 20, **kind
+        )
+        for kind in LOCAL_TRAINING
+        for rounds in (int(kind["rounds"]),)
+        for defense, settings in (*rivals, ("secureafl", {}), ("secureafl", PAPER))
+        for attack in ("none", "sign_flip", "scaling", "pgd", "min_max", "apart")
+    ]
+
+
 def _demo() -> Cells:
     return [
         CellSettings(architecture="small-cnn", rounds=1000, defense=defense, attack=attack)
@@ -311,6 +331,7 @@ RECIPES: Mapping[str, Recipe] = {
     "strictness": Recipe("whether tighter limits stop who knows them", _strictness, row="settings"),
     "fairness": Recipe("one class held by five clients of fifty: is it learned?", _fairness, row="method"),
     "look-alikes": Recipe("attacks by pace, by new names, and by passing for others", _look_alikes),
+    "local-training": Recipe("clients that train for some steps, or an epoch", _local_training, row="method and steps"),
     "demo": Recipe("a first look: two defenses, three attacks, a small network", _demo),
     "matrix": Recipe("every defense against every attack, briefly", _matrix),
     **{
@@ -368,8 +389,11 @@ def row_of(recipe: Recipe, settings: Mapping[str, Any]) -> str:
     if recipe.row == "variant":
         variants = {name: _complete({**MEDIAN, **changes}) for name, changes in PAPER_VARIANTS.items()}
         return next((name for name, full in variants.items() if full == own), "secureafl")
+    method = f"{defense}-paper" if reads_literally(settings) else defense
     if recipe.row == "method":
-        return f"{defense}-paper" if reads_literally(settings) else defense
+        return method
+    if recipe.row == "method and steps":
+        return f"{method}, {settings.get('local_steps', 1)}"
     if recipe.row == "settings":
         return described(defense, own)
     value: Any = settings
