@@ -71,12 +71,16 @@ def test_while_nobody_pulls_along_everyone_stays_as_they_are() -> None:
     assert ClientId(9) not in rounds.judge.excluded()
 
 
-def test_an_exclusion_that_nothing_confirms_ends() -> None:
+def test_an_exclusion_that_nothing_confirms_ends_for_who_pulls_along() -> None:
     rounds = Rounds()
     rounds.play(4)
     rounds.settle(PATIENCE * NUM_CLIENTS // (NUM_CLIENTS - 5) + 1)
-    rounds.hear(0, -1.0, -COMMON)
-    assert set(rounds.judge.excluded()) == set(map(ClientId, FLIPS[1:]))  # who does not come is not asked about
+    for _ in range(20):
+        rounds.hear(1, -1.0, -COMMON)
+    assert set(rounds.judge.excluded()) == set(map(ClientId, FLIPS)), "who still pulls back stays excluded"
+    for _ in range(200):
+        rounds.hear(0, -1.0, COMMON)
+    assert set(rounds.judge.excluded()) == set(map(ClientId, FLIPS[1:]))
     assert ClientId(0) in rounds.directions.counted
 
 

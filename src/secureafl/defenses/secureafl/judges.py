@@ -158,8 +158,9 @@ class PullsBack(Judge, Votes):
       elsewhere; one who pulls back points back: below minus `share` times the median.
 
     Who is found by both is excluded until the first cosine reaches the median. While even the usual client hardly pulls
-    along, neither says much: nobody is excluded then, and who is excluded stays so for PATIENCE laps. A client that
-    came often while the model settled, and was taken for one who pulls back, gets its vote back after that.
+    along, neither says much: nobody is excluded then, and who is excluded stays so for PATIENCE laps, and until it
+    pulls along as the usual client does. A client that came often while the model settled, and was taken for one who
+    pulls back, gets its vote back so.
 
     What this rejects is remembered: such a client may come back, and is then measured from where it was.
 
@@ -188,7 +189,7 @@ class PullsBack(Judge, Votes):
             if count >= 2:
                 self._agreements.admit(average, client, arrival.counts)
                 self._pulls.admit(pull, client, arrival.counts)
-                self._exclude(client, self._opposes(client, average, pull), arrival.number)
+                self._exclude(client, self._opposes(client, average, pull), pull, arrival.number)
         return Reason.AGAINST_CONSENSUS if client in self._opposing else None
 
     def would_oppose(self, client: ClientId, agreement: float, sketch: Vector) -> bool:
@@ -247,12 +248,14 @@ class PullsBack(Judge, Votes):
         spread = max(self._agreements.quantile(0.75) - usual, MIN_SPREAD)
         return average < usual - self._limit * spread and pull < -self._share * self._pulls.quantile(0.5)
 
-    def _exclude(self, client: ClientId, opposes: bool | None, number: int) -> None:
+    def _exclude(self, client: ClientId, opposes: bool | None, pull: float, number: int) -> None:
         """Exclude the client, or let it vote again; if nobody can tell, leave it as it is for a while."""
-        if opposes is None and number - self._opposing.get(client, number) <= PATIENCE * len(self._averages):
-            return
+        if opposes is None and client in self._opposing:
+            waited = number - self._opposing[client] > PATIENCE * len(self._averages)
+            opposes = None if not waited or pull < self._pulls.quantile(0.5) else False
         if opposes:
             self._opposing[client] = number
-        else:
+        elif opposes is not None:
             self._opposing.pop(client, None)
-        self._directions.leave_out(client, bool(opposes))
+        if opposes is not None:
+            self._directions.leave_out(client, opposes)
