@@ -158,9 +158,9 @@ class PullsBack(Judge, Votes):
       elsewhere; one who pulls back points back: below minus `share` times the median.
 
     Who is found by both is excluded until the first cosine reaches the median. While even the usual client hardly pulls
-    along, neither says much: nobody is excluded then, and who is excluded stays so for PATIENCE laps, and until it
-    pulls along as the usual client does. A client that came often while the model settled, and was taken for one who
-    pulls back, gets its vote back so.
+    along, neither says much: nobody is excluded then, and who is excluded stays so for PATIENCE laps, and until its
+    first cosine is no longer far below all others'. A client that came often while the model settled, and was taken for
+    one who pulls back, gets its vote back so.
 
     What this rejects is remembered: such a client may come back, and is then measured from where it was.
 
@@ -189,7 +189,7 @@ class PullsBack(Judge, Votes):
             if count >= 2:
                 self._agreements.admit(average, client, arrival.counts)
                 self._pulls.admit(pull, client, arrival.counts)
-                self._exclude(client, self._opposes(client, average, pull), pull, arrival.number)
+                self._exclude(client, self._opposes(client, average, pull), average, arrival.number)
         return Reason.AGAINST_CONSENSUS if client in self._opposing else None
 
     def would_oppose(self, client: ClientId, agreement: float, sketch: Vector) -> bool:
@@ -245,14 +245,18 @@ class PullsBack(Judge, Votes):
             return None
         if client in self._opposing:
             return average < usual
-        spread = max(self._agreements.quantile(0.75) - usual, MIN_SPREAD)
-        return average < usual - self._limit * spread and pull < -self._share * self._pulls.quantile(0.5)
+        return self._is_far_below(average) and pull < -self._share * self._pulls.quantile(0.5)
 
-    def _exclude(self, client: ClientId, opposes: bool | None, pull: float, number: int) -> None:
+    def _is_far_below(self, average: float) -> bool:
+        """Whether a client with this average lies far below all others."""
+        usual = self._agreements.quantile(0.5)
+        return average < usual - self._limit * max(self._agreements.quantile(0.75) - usual, MIN_SPREAD)
+
+    def _exclude(self, client: ClientId, opposes: bool | None, average: float, number: int) -> None:
         """Exclude the client, or let it vote again; if nobody can tell, leave it as it is for a while."""
         if opposes is None and client in self._opposing:
             waited = number - self._opposing[client] > PATIENCE * len(self._averages)
-            opposes = None if not waited or pull < self._pulls.quantile(0.5) else False
+            opposes = None if not waited or self._is_far_below(average) else False
         if opposes:
             self._opposing[client] = number
         elif opposes is not None:
