@@ -104,12 +104,12 @@ def audit(
         writer.writeheader()
         writer.writerows(_csv_row(record) for record in records)
     else:
-        console.print(_audit_table(run, records, recorded.facts))
+        weighs = any(record.vote is not None for record in records)
+        console.print(_audit_table(run, records, recorded.facts, weighs=weighs))
         if found := notices(records, recorded.facts):
             console.print(Text(ADVICE))
             for client, why in found.items():
                 console.print(Text(f"  {visible(client)}: {why}"), soft_wrap=True)
-        weighs = any(record.vote is not None for record in records)
         console.print(
             f"{_ABOUT_VOTE if weighs else _ABOUT_INFLUENCE}; stale: versions behind;\n"
             "factor: how abruptly it changed, median; seen: last. More: --json, --csv.\n"
@@ -306,8 +306,8 @@ _ABOUT_VOTE = "vote: what the client's vote weighs now, 1 is whole"
 _ABOUT_INFLUENCE = "influence: how far the model follows the client"
 
 
-def _audit_table(run: Path, records: list[auditing.ClientRecord], facts: Mapping[str, Any]) -> Table:
-    weighs = any(record.vote is not None for record in records)
+def _audit_table(run: Path, records: list[auditing.ClientRecord], facts: Mapping[str, Any], *, weighs: bool) -> Table:
+    """`weighs`: the defense says what votes weigh; otherwise the table has each client's influence."""
     table = Table(
         title=escape(str(run)), box=None, pad_edge=False, collapse_padding=True, header_style="bold underline"
     )

@@ -48,12 +48,13 @@ def summary(reader: RunReader) -> Plain:
     """What the overview lists below its charts."""
     with reader.lock:
         events = [_event(entry) for entry in reversed(reader.events)][:NUM_EVENTS]
+        noticed = notices(reader.records.values(), reader.facts)
         return {
             "tick": tick(reader),
             "worst": [_client(record) for record in worst_clients(reader, NUM_WORST)],
             "events": events,
-            "notices": [{**_name(client), "why": why} for client, why in _notices(reader).items()][:NUM_NOTICES],
-            "num_notices": len(_notices(reader)),
+            "notices": [{**_name(client), "why": why} for client, why in noticed.items()][:NUM_NOTICES],
+            "num_notices": len(noticed),
             "advice": ADVICE,
         }
 
@@ -194,10 +195,6 @@ def _client(record: ClientRecord) -> Plain:
         "factor_high": figures["lipschitz factor 90%"],
         "last_seen": record.last_seen,
     }
-
-
-def _notices(reader: RunReader) -> dict[str, str]:
-    return notices(reader.records.values(), reader.facts)
 
 
 def _event(entry: Entry) -> Plain:
