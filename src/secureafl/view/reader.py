@@ -20,7 +20,14 @@ from secureafl.view.arrivals import Arrivals
 
 IDLE_SECONDS = 60.0
 KEPT_EVENTS = 1000
-NO_TROUBLE = {Event.JOINED, Event.FINISHED, Event.RESUMED, Event.SNAPSHOT, Event.FORGOTTEN}
+NO_TROUBLE = {
+    Event.JOINED,
+    Event.FINISHED,
+    Event.RESUMED,
+    Event.SNAPSHOT,
+    Event.FORGOTTEN,
+    Event.UPDATES_FORGOTTEN,
+}
 
 
 class State(StrEnum):

@@ -10,7 +10,8 @@ from tests.support import Quadratic
 from secureafl import Machine, MachineSettings, Reason
 from secureafl.defenses import AsyncSGD
 from secureafl.errors import StoreError
-from secureafl.server.record.entries import Event
+from secureafl.server.record.entries import Entry, Event
+from secureafl.server.record.journal import Journal
 from secureafl.server.record.run import Run, StoreSettings
 from secureafl.server.review.eject import eject
 from secureafl.server.review.opened import RecordedRun
@@ -230,9 +231,24 @@ def test_what_is_lost_is_said_first_however_many_snapshots_are_damaged(tmp_path:
 def test_a_lost_update_in_a_full_journal_is_an_error(tmp_path: Path) -> None:
     run = Run(machine(), settings(tmp_path), facts=FACTS)
     advance(run, 30)
-    run.journal.drop_updates(up_to=run.journal.last_number())
+    said = Entry(0.0, 30, "", Event.UPDATES_FORGOTTEN)
+    run.journal.drop_updates(run.journal.last_number(), said)
     run.close()
     with pytest.raises(StoreError, match="has no update on record any more"):
+        Run.resume(machine(), settings(tmp_path), facts=FACTS)
+
+
+def test_an_update_that_is_missing_without_a_row_that_says_so_is_damage(tmp_path: Path) -> None:
+    run = Run(machine(), settings(tmp_path), facts=FACTS)
+    advance(run, 30)
+    run.close()
+    with sqlite3.connect(tmp_path / "run.db") as vandal:
+        [first] = vandal.execute("SELECT min(number) FROM updates").fetchone()
+        vandal.execute("DELETE FROM updates")
+    vandal.close()
+    with pytest.raises(StoreError, match=f"the update in row {first} is missing, and no row says why"):
+        Journal.reading(tmp_path / "run.db").check()
+    with pytest.raises(StoreError, match=f"the update in row {first} is missing, and no row says why"):
         Run.resume(machine(), settings(tmp_path), facts=FACTS)
 
 

@@ -26,6 +26,7 @@ class Event(StrEnum):
     EVALUATION_FAILED = "evaluation-failed"
     SNAPSHOT = "snapshot"
     FORGOTTEN = "forgotten"
+    UPDATES_FORGOTTEN = "updates-forgotten"
     LOSS_ACCEPTED = "loss-accepted"
     RESUMED = "resumed"
     FAILED = "failed"

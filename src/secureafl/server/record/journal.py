@@ -62,6 +62,10 @@ _READ_UPDATE = {
     2: "SELECT update_bytes, NULL FROM updates WHERE number = ?",
 }
 _NO_UPDATE = {1: "payload IS NULL", 2: "number NOT IN (SELECT number FROM updates)"}
+_MISSING_UPDATE = (
+    "SELECT min(number) FROM log WHERE sent IS NOT NULL AND number NOT IN (SELECT number FROM updates)"
+    " AND number > (SELECT coalesce(max(base), 0) FROM log WHERE event = ?)"
+)
 _BATCH = 500
 
 Row: TypeAlias = tuple[Any, ...]
@@ -284,11 +288,15 @@ class Journal:
             self._insert((*said[:5], reason, *said[6:9], up_to, *said[10:]), None)
             self._commit()
 
-    def drop_updates(self, up_to: int) -> None:
-        """Forget the updates of rows up to this number. The rows stay, with the hashes of what was sent."""
+    def drop_updates(self, up_to: int, entry: Entry) -> None:
+        """Forget the updates of rows up to this number, and write down that this was done. The rows stay, with the
+        hashes of what was sent.
+        """
         with self._lock, self._writing():
             self._begin()
             self._database.execute("DELETE FROM updates WHERE number <= ?", [up_to])
+            said = _stored(entry, self._head.number + 1, None)
+            self._insert((*said[:9], up_to, *said[10:]), None)
             self._commit()
 
     def fail(self, reason: str) -> StoreError:
@@ -443,6 +451,7 @@ class Journal:
         head, met = self._follow(expected)
         if not met:
             raise StoreError(self._shortfall(head, expected))
+        self._check_updates()
         return head
 
     def _follow(self, expected: Head | None = None) -> tuple[Head, bool]:
@@ -469,6 +478,13 @@ class Journal:
         self._snapshots, self.seconds, self._checked = snapshots[::-1], seconds, head.number
         self.forgotten = 0 if begun_at is None else begun_at.number
         return head, met
+
+    def _check_updates(self) -> None:
+        """Every update that was sent is there, but for those that were forgotten."""
+        with self._lock, self._explained():
+            missing = self._database.execute(_MISSING_UPDATE, [str(Event.UPDATES_FORGOTTEN)]).fetchone()[0]
+        if missing is not None:
+            raise StoreError(f"{self.path}: the update in row {missing} is missing, and no row says why")
 
     def _shortfall(self, head: Head, expected: Head) -> str:
         if head.number < expected.number:
@@ -514,6 +530,8 @@ class Journal:
         with self._lock, self._explained():
             found = self._database.execute(_READ_UPDATE[self._format], [number]).fetchone()
         if found is None or found[0] is None:
+            if self._format != 1:
+                self._check_updates()
             return None
         update, checksum = found
         whole = zlib.crc32(update) == checksum if self._format == 1 else hashlib.sha256(update).digest() == sent

@@ -273,7 +273,7 @@ class Run:
         """Keep the journal within its bounds; nothing behind this row is touched, as a resume may need it."""
         limits, journal = self.settings, self.journal
         if limits.max_journal_bytes is not None and journal.update_bytes() > limits.max_journal_bytes:
-            journal.drop_updates(up_to)
+            journal.drop_updates(up_to, self._entry("", Event.UPDATES_FORGOTTEN))
         ends = []
         if limits.keep_rows is not None:
             ends.append(journal.head.number - limits.keep_rows)
