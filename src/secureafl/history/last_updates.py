@@ -18,11 +18,13 @@ class Row:
 
     delta        (d,) its update, as far as it counted
     square       |delta|^2
+    sketch       of delta
     base_sketch  of the model that the update was made for
     """
 
     delta: Vector
     square: float
+    sketch: Vector
     base_sketch: Vector
 
 
@@ -50,7 +52,7 @@ class LastUpdates:
     @property
     def memory_bytes(self) -> int:
         """Bytes taken by the rows."""
-        return sum(row.delta.nbytes + row.base_sketch.nbytes for row in self._rows.values())
+        return sum(row.delta.nbytes + row.sketch.nbytes + row.base_sketch.nbytes for row in self._rows.values())
 
     def read(self, client: ClientId) -> Row | None:
         """What is kept of this client. It may be changed in place."""
@@ -75,16 +77,23 @@ class LastUpdates:
             "clients": np.array(self.clients, np.int64),
             "rows": np.array([row.delta for row in rows], np.float32).reshape(len(rows), self.dim),
             "squares": np.array([row.square for row in rows], np.float64),
+            "sketches": np.array([row.sketch for row in rows], np.float32).reshape(len(rows), width),
             "base_sketches": np.array([row.base_sketch for row in rows], np.float32).reshape(len(rows), width),
         }
 
     def load_state_dict(self, state: Mapping[str, Array]) -> None:
         clients, squares = np.asarray(state["clients"]).tolist(), np.asarray(state["squares"], np.float64).tolist()
-        rows, sketches = np.asarray(state["rows"], np.float32), np.asarray(state["base_sketches"], np.float32)
+        arrays = (np.asarray(state[name], np.float32) for name in ("rows", "sketches", "base_sketches"))
         self._rows = {
-            ClientId(client): Row(row.copy(), square, sketch.copy())
-            for client, row, square, sketch in zip(clients, rows, squares, sketches, strict=True)
+            ClientId(client): Row(row.copy(), square, sketch.copy(), base_sketch.copy())
+            for client, square, row, sketch, base_sketch in zip(clients, squares, *arrays, strict=True)
         }
+
+
+def sketch_cosine(a: Vector, b: Vector) -> float | None:
+    """About the cosine between two vectors, from their sketches; None where one of them is 0."""
+    lengths = kernels.dot(a, a) * kernels.dot(b, b)
+    return kernels.dot(a, b) / math.sqrt(lengths) if lengths > 0.0 else None
 
 
 def sketch_distance(a: Vector, b: Vector) -> float:

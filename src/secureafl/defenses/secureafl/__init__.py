@@ -26,10 +26,11 @@ from secureafl.defenses.secureafl.combine import Mean, Median, RunningMean, Trim
 from secureafl.defenses.secureafl.directions import Directions
 from secureafl.defenses.secureafl.estimate import HessianProduct, LastUpdate
 from secureafl.defenses.secureafl.flat_settings import PAPER, PAPER_VARIANTS, SecureAFLSettings, build_stages
-from secureafl.defenses.secureafl.judges import AgainstConsensus, LipschitzFilter, PullsBack, TooLong
+from secureafl.defenses.secureafl.judges import AgainstConsensus, LipschitzFilter, TooLong
 from secureafl.defenses.secureafl.limits import FirstContact, Usual, UsualChange, UsualLength
 from secureafl.defenses.secureafl.newcomers import Newcomers
 from secureafl.defenses.secureafl.operator import OperatorWeights
+from secureafl.defenses.secureafl.opposition import PullsBack
 from secureafl.defenses.secureafl.passes import OverSender
 from secureafl.defenses.secureafl.pipeline import Pipeline
 from secureafl.defenses.secureafl.stages import Arrival, Budget, Combiner, Estimator, Judge, Limit, Stages, Votes
@@ -120,15 +121,16 @@ class SecureAFL(Pipeline):
         param_change = self.passes.distances(client, self.history.last_delta(client), base)[1]
         return lipschitz.allowance(param_change, self._num_arrivals)
 
-    def would_oppose(self, client: ClientId, delta: Vector) -> bool:
-        """Whether this update would cost its sender the vote, as one who is against the consensus."""
+    def would_oppose(self, client: ClientId, delta: Vector, base: Vector) -> bool:
+        """Whether this update for `base` would cost its sender the vote, as one who is against the consensus."""
         judge, agreement = self._named.get("consensus"), self.passes.agreement(delta)
         if agreement is None:
             return False
         if isinstance(judge, AgainstConsensus):
             return judge.agreement.would_oppose(client, agreement)
         if isinstance(judge, PullsBack) and isinstance(self.passes, OverSender):
-            return judge.would_oppose(client, agreement, self.passes.sketch(delta))
+            curvature = self.passes.curvature(client, delta, base)
+            return judge.would_oppose(client, agreement, self.passes.sketch(delta), curvature)
         return False
 
     def would_be_alike(self, client: ClientId, delta: Vector) -> bool:

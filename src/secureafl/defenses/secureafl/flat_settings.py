@@ -14,10 +14,11 @@ from secureafl.defenses.secureafl.collusion_by_lot import GroupsByLot
 from secureafl.defenses.secureafl.combine import Mean, Median, RunningMean, TrimmedMean
 from secureafl.defenses.secureafl.directions import Directions
 from secureafl.defenses.secureafl.estimate import HessianProduct, LastUpdate
-from secureafl.defenses.secureafl.judges import AgainstConsensus, LipschitzFilter, PullsBack, TooLong
+from secureafl.defenses.secureafl.judges import AgainstConsensus, LipschitzFilter, TooLong
 from secureafl.defenses.secureafl.limits import FirstContact, UsualChange, UsualLength
 from secureafl.defenses.secureafl.newcomers import Newcomers
 from secureafl.defenses.secureafl.operator import OperatorWeights
+from secureafl.defenses.secureafl.opposition import PullsBack
 from secureafl.defenses.secureafl.stages import Combiner, Estimator, Judge, Limit, Stages, Votes
 from secureafl.defenses.secureafl.votes import RejectedInARow
 from secureafl.errors import SettingsError

@@ -10,22 +10,12 @@ import math
 from collections.abc import Mapping
 from typing import Literal
 
-import numpy as np
-
 from secureafl.defenses.base import scoped, unscoped
 from secureafl.defenses.lipschitz import FactorLog, lipschitz_factor
-from secureafl.defenses.secureafl.consensus import MIN_SPREAD, Agreement
-from secureafl.defenses.secureafl.directions import Directions
+from secureafl.defenses.secureafl.consensus import Agreement
 from secureafl.defenses.secureafl.percentile import ClientLog
 from secureafl.defenses.secureafl.stages import Arrival, Judge, Votes
-from secureafl.types import Array, ClientId, Reason, StateDict, Vector
-
-FEWEST = 5
-"""Clients that it takes to say who pulls back. Fewer than for one of the two cosines alone."""
-MIN_AGREEMENT = 0.05
-"""Below, the usual cosine between an update and the mean of all votes says little."""
-PATIENCE = 50
-"""Laps, arrivals of as many as there are clients, for which an exclusion stands that nothing confirms."""
+from secureafl.types import Array, ClientId, Reason, StateDict
 
 
 class LipschitzFilter(Judge):
@@ -145,121 +135,3 @@ class AgainstConsensus(Judge, Votes):
 
     def load_state_dict(self, state: Mapping[str, Array]) -> None:
         self.agreement.load_state_dict(state)
-
-
-class PullsBack(Judge, Votes):
-    """Rejects, and excludes from voting, a client that keeps pulling back from where all others pull.
-
-    Two cosines are looked at, both averaged over time, because each is fooled alone.
-
-    - Between a client's updates and the mean of all votes. Malicious clients lie far below all others: by `limit`
-      spreads below the median, as `consensus` measures it. But so does one who asks for what nobody else knows yet.
-    - Between what a client keeps asking for and what all others keep asking for. One who knows something else points
-      elsewhere; one who pulls back points back: below minus `share` times the median.
-
-    Who is found by both is excluded until the first cosine reaches the median. While even the usual client hardly pulls
-    along, neither says much: nobody is excluded then, and who is excluded stays so for PATIENCE laps, and until its
-    first cosine is no longer far below all others'. A client that came often while the model settled, and was taken for
-    one who pulls back, gets its vote back so.
-
-    What this rejects is remembered: such a client may come back, and is then measured from where it was.
-
-    decay  weight left of a client's first average after its next update
-    """
-
-    name = "consensus"
-    reads_agreement = True
-    remembers = True
-
-    def __init__(self, directions: Directions, limit: float = 4.0, share: float = 0.75, decay: float = 0.9) -> None:
-        self._directions = directions
-        self._limit = limit
-        self._share = share
-        self._decay = decay
-        self._averages: dict[ClientId, tuple[float, int]] = {}  # with the number of updates
-        self._agreements, self._pulls = ClientLog(), ClientLog()
-        self._opposing: dict[ClientId, int] = {}  # with the arrival at which both cosines last said so
-
-    def judge(self, arrival: Arrival) -> str | None:
-        client = arrival.client
-        if arrival.agreement is not None and arrival.sketch is not None:
-            average, count = self._averages[client] = self._after(client, arrival.agreement)
-            pull = self._pull(client, arrival.sketch.astype(np.float32))
-            arrival.evidence.update(agreement=average, pull=pull)
-            if count >= 2:
-                self._agreements.admit(average, client, arrival.counts)
-                self._pulls.admit(pull, client, arrival.counts)
-                self._exclude(client, self._opposes(client, average, pull), average, arrival.number)
-        return Reason.AGAINST_CONSENSUS if client in self._opposing else None
-
-    def would_oppose(self, client: ClientId, agreement: float, sketch: Vector) -> bool:
-        """Whether such an update would make its sender one who pulls back, all others staying as they are."""
-        average, count = self._after(client, agreement)
-        opposes = self._opposes(client, average, self._pull(client, sketch))
-        return count >= 2 and (client in self._opposing if opposes is None else opposes)
-
-    def excluded(self) -> Mapping[ClientId, str]:
-        return dict.fromkeys(self._opposing, Reason.AGAINST_CONSENSUS)
-
-    def weight(self, client: ClientId) -> float:
-        return 0.0 if client in self._opposing else 1.0
-
-    def forget(self, client: ClientId) -> None:
-        self._averages.pop(client, None)
-        self._agreements.forget(client)
-        self._pulls.forget(client)
-        self._opposing.pop(client, None)
-
-    def state_dict(self) -> StateDict:
-        return {
-            "clients": np.array(list(self._averages), np.int64),
-            "averages": np.array([average for average, _ in self._averages.values()], np.float64),
-            "counts": np.array([count for _, count in self._averages.values()], np.int64),
-            "opposing": np.array(list(self._opposing.items()), np.int64).reshape(-1, 2),
-            **scoped("agreements", self._agreements.state_dict()),
-            **scoped("pulls", self._pulls.state_dict()),
-        }
-
-    def load_state_dict(self, state: Mapping[str, Array]) -> None:
-        averages, counts = np.asarray(state["averages"], np.float64).tolist(), np.asarray(state["counts"]).tolist()
-        clients = [ClientId(client) for client in np.asarray(state["clients"]).tolist()]
-        self._averages = dict(zip(clients, zip(averages, counts, strict=True), strict=True))
-        self._opposing = {ClientId(client): last for client, last in np.asarray(state["opposing"]).tolist()}
-        self._agreements.load_state_dict(unscoped("agreements", state))
-        self._pulls.load_state_dict(unscoped("pulls", state))
-
-    def _after(self, client: ClientId, agreement: float) -> tuple[float, int]:
-        """The client's average once this update counts, and of how many; its first ones count alike."""
-        before, count = self._averages.get(client, (0.0, 0))
-        weight = max(1.0 / (count + 1), 1.0 - self._decay)
-        return before + weight * (agreement - before), count + 1
-
-    def _pull(self, client: ClientId, sketch: Vector) -> float:
-        """The cosine between what the client keeps asking for, this update included, and what all others do."""
-        return self._directions.agreement(client, self._directions.after(client, sketch))
-
-    def _opposes(self, client: ClientId, average: float, pull: float) -> bool | None:
-        """Whether the client pulls back; None if nobody can tell now."""
-        usual = self._agreements.quantile(0.5)
-        if len(self._agreements) < FEWEST or usual < MIN_AGREEMENT:
-            return None
-        if client in self._opposing:
-            return average < usual
-        return self._is_far_below(average) and pull < -self._share * self._pulls.quantile(0.5)
-
-    def _is_far_below(self, average: float) -> bool:
-        """Whether a client with this average lies far below all others."""
-        usual = self._agreements.quantile(0.5)
-        return average < usual - self._limit * max(self._agreements.quantile(0.75) - usual, MIN_SPREAD)
-
-    def _exclude(self, client: ClientId, opposes: bool | None, average: float, number: int) -> None:
-        """Exclude the client, or let it vote again; if nobody can tell, leave it as it is for a while."""
-        if opposes is None and client in self._opposing:
-            waited = number - self._opposing[client] > PATIENCE * len(self._averages)
-            opposes = None if not waited or self._is_far_below(average) else False
-        if opposes:
-            self._opposing[client] = number
-        elif opposes is not None:
-            self._opposing.pop(client, None)
-        if opposes is not None:
-            self._directions.leave_out(client, opposes)

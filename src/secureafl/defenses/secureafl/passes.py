@@ -16,7 +16,7 @@ from secureafl import kernels
 from secureafl.defenses.secureafl.combine.running_mean import RunningMean
 from secureafl.defenses.secureafl.directions import WIDTH, draw_signs
 from secureafl.defenses.secureafl.stages import Arrival, Ballot, Estimator, Stages, WeighsClients
-from secureafl.history import History, LastUpdates, sketch_distance
+from secureafl.history import History, LastUpdates, Row, sketch_cosine, sketch_distance
 from secureafl.kernels.vectors import NOTHING
 from secureafl.types import Array, ClientId, StateDict, Update, Vector
 
@@ -214,11 +214,14 @@ class OverEveryone:
 
 
 class Mixed(NamedTuple):
-    """As much of an update as counts: of_delta g + of_row v_last."""
+    """As much of an update as counts: of_delta g + of_row v_last.
+
+    sketches  of it, and of the model that the update was made for
+    """
 
     of_delta: float
     of_row: float
-    base_sketch: Vector
+    sketches: tuple[Vector, Vector]
 
 
 class OverSender:
@@ -255,6 +258,7 @@ class OverSender:
             delta_change=math.sqrt(found.change),
             param_change=0.0 if row is None else sketch_distance(found.base_sketch, row.base_sketch),
             agreement=self._cosine(found.square, found.consensus),
+            curvature=None if row is None else _curvature(found, row, 1.0),
             sketch=found.sketch / np.float32(norm) if norm > 0.0 else None,
         )
         return arrival, found
@@ -268,7 +272,8 @@ class OverSender:
             return arrival
         share = longest / arrival.norm
         square = share * share * measured.square - 2.0 * share * measured.row + row.square
-        return replace(arrival, delta_change=math.sqrt(max(0.0, square)), excess=1.0 / share)
+        curvature = _curvature(measured, row, share)
+        return replace(arrival, delta_change=math.sqrt(max(0.0, square)), curvature=curvature, excess=1.0 / share)
 
     def shorten(
         self, update: Update, arrival: Arrival, measured: kernels.Surveyed, longest: float, furthest: float
@@ -280,7 +285,11 @@ class OverSender:
         if arrival.known and arrival.delta_change > furthest:
             arrival.evidence["change_shortened_to"] = share = furthest / arrival.delta_change
             of_delta, of_row = of_delta * share, 1.0 - share
-        return Mixed(of_delta, of_row, measured.base_sketch)
+        row = self._mean.rows.read(arrival.client)
+        sketch = np.float32(of_delta) * measured.sketch
+        if row is not None and of_row:
+            sketch += np.float32(of_row) * row.sketch
+        return Mixed(of_delta, of_row, (sketch, measured.base_sketch))
 
     def step(
         self, update: Update, arrival: Arrival, kept: Mixed, params: Vector, *, accepted: bool, remembered: bool
@@ -314,6 +323,13 @@ class OverSender:
         found = kernels.survey(delta, delta, NOTHING, NOTHING, self._signs, WIDTH)
         return found.sketch / np.float32(math.sqrt(found.square) or 1.0)
 
+    def curvature(self, client: ClientId, delta: Vector, base: Vector) -> float | None:
+        """The cosine between how this update and its model differ from the client's last ones; None if it has none."""
+        row = self._mean.rows.read(client)
+        if row is None:
+            return None
+        return _curvature(kernels.survey(delta, base, NOTHING, NOTHING, self._signs, WIDTH), row, 1.0)
+
     def influence(self, params: Vector, number: int) -> dict[ClientId, float]:
         return self._mean.shares()
 
@@ -335,3 +351,8 @@ class OverSender:
             return None
         lengths = square * self._mean.mean_square
         return product / math.sqrt(lengths) if lengths > 0.0 else 0.0
+
+
+def _curvature(found: kernels.Surveyed, row: Row, share: float) -> float | None:
+    """The cosine between how a client's update, or this share of it, and its model changed since its last one."""
+    return sketch_cosine(np.float32(share) * found.sketch - row.sketch, found.base_sketch - row.base_sketch)

@@ -39,6 +39,7 @@ class Arrival:
     counts      whether its numbers count when it is asked what is usual
     excess      how many times as long as it may count the update is; 1 if it counts whole, or is judged as it came
     agreement   cosine between g and the consensus; None while there is none, or where no stage asks
+    curvature   cosine between g - g_ref and w - w_ref, about; None where one of them is 0, or nobody measures it
     sketch      sums of g's coordinates with random signs, for a g of unit length; None for a g of length 0, or where
                 no stage asks
     evidence    what the audit trail will say: stages add the numbers they decide by
@@ -53,6 +54,7 @@ class Arrival:
     param_change: float = 0.0
     excess: float = 1.0
     agreement: float | None = None
+    curvature: float | None = None
     sketch: npt.NDArray[np.floating] | None = None
     evidence: dict[str, float] = field(default_factory=dict)
 

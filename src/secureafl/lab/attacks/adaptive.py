@@ -278,7 +278,7 @@ class Adaptive(Stateless):
 def _loses_vote(view: View, candidate: Candidate) -> bool:
     """Whether sending this would cost the client its vote."""
     shadow, sent = view.shadow, candidate.upload.astype(np.float32)
-    if shadow.would_oppose(view.client, sent):
+    if shadow.would_oppose(view.client, sent, view.base.params):
         return True
     return isinstance(shadow, CountsGroups) and shadow.would_be_alike(view.client, sent)
 

@@ -146,6 +146,7 @@ EVIDENCE: dict[str, str] = {
     "staleness": "arrivals since the model it was computed on",
     "agreement": "how far the client's updates point the way of all votes together, averaged over time",
     "pull": "how far what the client keeps asking for points the way of what all others do",
+    "curvature": "how far the client's updates push back from where the model went, averaged over time",
     "alike": "clients who keep asking for much the same as this one, itself included",
     "vote": "what the client's vote weighs, from 0 to 1",
     "steps_left": "how often the client may move the model before it has to wait",

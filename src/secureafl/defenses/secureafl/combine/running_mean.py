@@ -54,19 +54,19 @@ class RunningMean(Combiner):
         delta: Vector,
         of_delta: float,
         of_row: float,
-        base_sketch: Vector | None,
+        sketches: tuple[Vector, Vector] | None,
         weight: float,
         lead: float,
     ) -> kernels.Replaced | None:
         """Make v = of_delta delta + of_row v_last the client's vote; None while nobody has one.
 
-        base_sketch  of the model the update was made for; None if the client's row stays as it is
+        sketches  of v, and of the model the update was made for; None if the client's row stays as it is
         """
         row = self.rows.read(client)
         if row is None:
-            if base_sketch is None:  # an unknown client that is not to be remembered
+            if sketches is None:  # an unknown client that is not to be remembered
                 return self._renew()
-            row = Row(np.zeros(self.rows.dim, np.float32), 0.0, base_sketch)
+            row = Row(np.zeros(self.rows.dim, np.float32), 0.0, *sketches)
             self.rows.write(client, row)
         before, after = self._weights.get(client, 0), round(weight * kernels.FULL)
         self._weigh(client, after)
@@ -84,8 +84,8 @@ class RunningMean(Combiner):
             self._next_mean,
         )
         row.square = replaced.row_square
-        if base_sketch is not None:
-            row.base_sketch = base_sketch
+        if sketches is not None:
+            row.sketch, row.base_sketch = sketches
         return self._follow(replaced)
 
     def reweigh(self, client: ClientId, weight: float) -> None:

@@ -2,7 +2,7 @@ import numpy as np
 
 from secureafl.defenses.secureafl import Arrival, Directions, PullsBack
 from secureafl.defenses.secureafl.directions import WIDTH
-from secureafl.defenses.secureafl.judges import PATIENCE
+from secureafl.defenses.secureafl.opposition import PATIENCE
 from secureafl.types import ClientId, Reason
 
 NUM_CLIENTS = 20
@@ -18,8 +18,10 @@ class Rounds:
         self.judge = PullsBack(self.directions)
         self.number = 0
 
-    def hear(self, client: int, agreement: float, sketch: np.ndarray) -> str | None:
-        arrival = Arrival(ClientId(client), self.number, True, 1.0, agreement=agreement, sketch=sketch)
+    def hear(self, client: int, agreement: float, sketch: np.ndarray, curvature: float | None = None) -> str | None:
+        arrival = Arrival(
+            ClientId(client), self.number, True, 1.0, agreement=agreement, curvature=curvature, sketch=sketch
+        )
         self.number += 1
         reason = self.judge.judge(arrival)
         self.directions.hear(arrival, accepted=reason is None, remembered=True)
@@ -35,11 +37,11 @@ class Rounds:
                 else:
                     self.hear(client, strength, COMMON)
 
-    def settle(self, rounds: int) -> None:
+    def settle(self, rounds: int, curvature: float | None = None) -> None:
         """Nobody pulls along any more."""
         for _ in range(rounds):
             for client in range(5, NUM_CLIENTS):
-                self.hear(client, 0.0, COMMON)
+                self.hear(client, 0.0, COMMON, curvature)
 
 
 def test_who_pulls_back_is_excluded_and_who_asks_for_something_else_is_not() -> None:
@@ -50,13 +52,39 @@ def test_who_pulls_back_is_excluded_and_who_asks_for_something_else_is_not() -> 
     assert set(map(ClientId, FLIPS)).isdisjoint(rounds.directions.counted)
 
 
-def test_who_agrees_as_much_as_most_comes_back() -> None:
+def test_who_is_like_others_in_all_comes_back() -> None:
     rounds = Rounds()
     rounds.play(4)
+    rounds.settle(4, curvature=0.3)
     for _ in range(60):
-        rounds.hear(0, 0.6, COMMON)
-    assert ClientId(0) not in rounds.judge.excluded()
+        rounds.hear(0, 0.6, COMMON, 0.1)
+        rounds.hear(1, -0.8, COMMON, 0.1)
+        rounds.hear(2, 0.6, COMMON, -0.1)
+    assert set(rounds.judge.excluded()) == {1, 2}
     assert ClientId(0) in rounds.directions.counted
+
+
+def test_who_pushes_on_is_found_also_when_nobody_pulls_along() -> None:
+    rounds = Rounds()
+    rounds.settle(10, curvature=0.3)
+    for _ in range(3):
+        rounds.hear(0, 0.0, COMMON, -0.3)
+    assert not rounds.judge.excluded(), "so few changes say nothing"
+    for _ in range(3):
+        rounds.hear(0, 0.0, COMMON, -0.3)
+        rounds.hear(1, 0.0, COMMON, 0.0)
+        rounds.hear(2, 0.0, COMMON, -0.1)
+    assert set(rounds.judge.excluded()) == {0}
+    assert rounds.judge.would_oppose(ClientId(0), 0.0, COMMON, -0.3)
+    assert not rounds.judge.would_oppose(ClientId(5), 0.0, COMMON, -0.3), "once is not enough"
+
+
+def test_while_hardly_anyone_pushes_back_nobody_is_found_by_that() -> None:
+    rounds = Rounds()
+    rounds.settle(10, curvature=0.02)
+    for _ in range(20):
+        rounds.hear(0, 0.0, COMMON, -0.5)
+    assert not rounds.judge.excluded()
 
 
 def test_while_nobody_pulls_along_everyone_stays_as_they_are() -> None:
