@@ -180,15 +180,20 @@ def sweep(
 
 @app.command()
 def report(
-    recipe: Annotated[str, typer.Argument(help="A table or figure that was swept before, finished or not.")],
+    recipe: Annotated[
+        str | None, typer.Argument(help="A table or figure that was swept before, finished or not.")
+    ] = None,
+    everything: Annotated[bool, typer.Option("--all", help="All of them.")] = False,
     out: Out = OUT,
 ) -> None:
     """Draw what was swept of RECIPE, finished or not: a self-contained HTML page, and its figures as PNG and PDF."""
+    if (recipe is None) != everything:
+        raise SettingsError("say which table or figure, or --all")
     _check_packages()
-    from secureafl.lab.reports.write import write_report
+    from secureafl.lab.reports.write import write_report, write_reports
 
-    page = write_report(out, recipe)
-    console.print(f"Report: [bold]{page}[/]", soft_wrap=True, highlight=False)
+    for page in write_reports(out) if recipe is None else [write_report(out, recipe)]:
+        console.print(f"Report: [bold]{page}[/]", soft_wrap=True, highlight=False)
 
 
 def _check_packages() -> None:

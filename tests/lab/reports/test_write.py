@@ -24,7 +24,15 @@ from secureafl.lab.reports.tables import (
     provenance,
     recall_markdown,
 )
-from secureafl.lab.reports.write import cell_table, closely, html_recalls, recall_rows, sweep_table, write_report
+from secureafl.lab.reports.write import (
+    cell_table,
+    closely,
+    html_recalls,
+    recall_rows,
+    sweep_table,
+    write_report,
+    write_reports,
+)
 from secureafl.lab.sweeps.recipes import RECIPES
 from secureafl.lab.sweeps.sweep import read_sweep
 
@@ -186,6 +194,24 @@ def test_tables_are_written_for_a_page_and_for_a_paper(tiny_source: Path, tmp_pa
     assert "| AsyncSGD | No attack | 7 |" in fairness
     cells = (directory / "cells.md").read_text()
     assert "`secureafl lab run --defense asyncsgd --seed 7 --set architecture=small-cnn" in cells
+
+
+def test_all_reports_are_drawn_from_cells_alone_and_again_the_same(tiny_source: Path, tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="there is no sweep"):
+        write_reports(tmp_path)
+    fill("main-fashion-mnist", tiny_source, tmp_path)
+    fill("non-iid", tiny_source, tmp_path)
+    save_json(tmp_path / "delay.json", {"recipe": "delay", "cells": []})
+    for arrivals in tmp_path.glob("cells/*/arrivals.parquet"):  # too large to be kept for long
+        arrivals.unlink()
+    pages = write_reports(tmp_path)
+    assert [page.parent.name for page in pages] == ["main-fashion-mnist-report", "non-iid-report"]
+    first = {path: path.read_bytes() for path in tmp_path.glob("*-report/*") if path.suffix != ".pdf"}
+    assert {path.name for path in first} >= {"fairness.md", "fairness.png", "table.md", "table-newest.md", "cells.md"}
+    for path in first:
+        path.unlink()
+    write_reports(tmp_path)
+    assert {path: path.read_bytes() for path in first} == first
 
 
 def test_a_seed_that_was_not_asked_for_counts_once(tmp_path: Path) -> None:

@@ -72,6 +72,7 @@ AXES = {
     "max_delay": "largest delay",
     "num_clients": "number of clients",
     "non_iid": "degree of non-IID",
+    "batch_size": "samples per update",
 }
 MAX_DOTS = 6000
 

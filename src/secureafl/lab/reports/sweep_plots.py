@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import textwrap
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,8 +24,8 @@ from secureafl.lab.reports.plots import (
     tidy,
     title,
 )
-from secureafl.lab.reports.tables import published
-from secureafl.lab.sweeps.recipes import Recipe, in_order, row_of
+from secureafl.lab.reports.tables import FAIRNESS, fairness_of, published
+from secureafl.lab.sweeps.recipes import Recipe, in_order, method_of, row_of
 
 LINE_CYCLE = ("#2f6690", "#d1495b", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#9aa0a6")
 
@@ -102,26 +104,27 @@ def draw_timeline(cell: Cell, name: str) -> Figure:
 
 
 def draw_lines(cells: Sequence[Cell], recipe: Recipe) -> Figure:
-    """A setting along x, the error along y: one panel per attack, one line per defense."""
+    """A setting along x, the error along y: one panel per attack, one line per method."""
     groups, metric = by_attack(cells), main_metric(cells)
+    colours = row_colours([method_of(cell.settings) for cell in cells])
     rows, columns = grid_shape(len(groups))
     figure = Figure(figsize=(3.0 * columns + 0.6, 2.3 * rows + 0.9), layout="constrained")
     panels = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False).ravel().tolist()
     for axes, (attack, members) in zip(panels, groups.items(), strict=False):
-        for defense in dict.fromkeys(cell.settings["defense"] for cell in members):
+        for method in dict.fromkeys(method_of(cell.settings) for cell in members):
             points: dict[float, list[float]] = {}
             for cell in members:
-                if cell.settings["defense"] == defense:
+                if method_of(cell.settings) == method:
                     points.setdefault(float(row_of(recipe, cell.settings)), []).append(published(cell.result, metric))
             x = sorted(points)
             axes.plot(
                 x,
                 [np.mean(points[value]) for value in x],
-                color=COLOURS.get(defense, INK),
-                linewidth=2.2 if defense == "secureafl" else 1.3,
+                color=colours[method],
+                linewidth=2.2 if method == "secureafl" else 1.3,
                 marker="o",
                 markersize=3,
-                label=title(defense),
+                label=title(method),
             )
         axes.set_title(title(attack), fontsize=9, loc="left")
         if metric == "ter":
@@ -135,6 +138,36 @@ def draw_lines(cells: Sequence[Cell], recipe: Recipe) -> Figure:
     for axes in panels[::columns]:
         axes.set_ylabel(AXES[metric], fontsize=8)
     figure.supxlabel(AXES.get(recipe.row, recipe.row), fontsize=8)
+    shared_legend(figure, panels)
+    return figure
+
+
+def draw_fairness(cells: Sequence[Cell], recipe: Recipe) -> Figure:
+    """Who is left behind: a panel for each measure, a row for each method, a dot for each attack, seeds averaged."""
+    rows = list(dict.fromkeys(row_of(recipe, cell.settings) for cell in cells))
+    attacks = in_order(cell.settings["attack"] for cell in cells)
+    colours = dict(zip(attacks, itertools.cycle((INK, *LINE_CYCLE)), strict=False))
+    figure = Figure(figsize=(2.3 * len(FAIRNESS) + 2.0, 0.34 * len(rows) + 1.9), layout="constrained")
+    panels = figure.subplots(1, len(FAIRNESS), sharey=True, squeeze=False).ravel().tolist()
+    for axes, (measure, words) in zip(panels, FAIRNESS.items(), strict=True):
+        for attack in attacks:
+            for place, row in enumerate(rows):
+                found = [
+                    value
+                    for cell in cells
+                    if cell.settings["attack"] == attack and row_of(recipe, cell.settings) == row
+                    if (value := fairness_of(cell.result, measure)) is not None
+                ]
+                if found:
+                    hollow = "none" if attack != "none" else colours[attack]
+                    axes.plot(
+                        np.mean(found), place, "o", color=colours[attack], markerfacecolor=hollow, label=title(attack)
+                    )
+        axes.set_title("\n".join(textwrap.wrap(words, 22)), fontsize=8, loc="left")
+        axes.set_xlim(-0.03, max(1.03, axes.get_xlim()[1]))
+        tidy(axes)
+    panels[0].set_yticks(range(len(rows)), [title(row) for row in rows])
+    panels[0].set_ylim(len(rows) - 0.5, -0.5)
     shared_legend(figure, panels)
     return figure
 

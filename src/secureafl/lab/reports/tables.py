@@ -12,7 +12,7 @@ import numpy as np
 from secureafl.errors import UnknownSettingError
 from secureafl.lab.cells.cell import CellSettings
 from secureafl.lab.reports.plots import Cell, title
-from secureafl.lab.sweeps.recipes import Recipe, in_order, paper_table, row_of
+from secureafl.lab.sweeps.recipes import Recipe, in_order, method_of, paper_table, row_of
 
 Result = Mapping[str, Any]
 Value = Callable[[Result, str], float]
@@ -21,6 +21,7 @@ Place = tuple[str, str]
 """A row and an attack."""
 
 FAIRNESS = {
+    "worst_recall": "recall of the worst class",
     "worst_group_accepted": "accepted, worst honest group",
     "worst_honest_accepted": "accepted, worst honest client",
     "lowest_honest_vote": "lowest honest vote (1: an equal share)",
@@ -56,9 +57,9 @@ def arrange(recipe: Recipe, results: Sequence[Result]) -> tuple[list[str], list[
 
 
 def table_row(recipe: Recipe, settings: Mapping[str, Any]) -> str:
-    """The row of a cell with these settings: figures over a setting have the defense in front of it."""
+    """The row of a cell with these settings: figures over a setting have the method in front of it."""
     row = row_of(recipe, settings)
-    return f"{title(settings['defense'])}, {row}" if recipe.layout in {"lines", "time"} else row
+    return f"{title(method_of(settings))}, {row}" if recipe.layout in {"lines", "time"} else row
 
 
 def best_places(cells: Mapping[Place, Sequence[Result]], value: Value = published) -> set[Place]:
@@ -111,14 +112,19 @@ def recall_markdown(recipe: Recipe, results: Sequence[Result]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def fairness_of(result: Result, measure: str) -> float | None:
+    """One of FAIRNESS; None where it was not measured."""
+    found = {**result["fairness"], "worst_recall": result["last"].get("published_worst_recall")}[measure]
+    return None if found is None else float(found)
+
+
 def fairness_markdown(recipe: Recipe, results: Sequence[Result]) -> str:
     """Cell by cell: the class that is known least, whose updates were accepted least, and who had which votes."""
-    heads = ["recall of the worst class", *(words for words in FAIRNESS.values())]
-    lines = [_row(["", "attack", "seed", *heads]), _row(["---"] * (3 + len(heads)))]
+    lines = [_row(["", "attack", "seed", *FAIRNESS.values()]), _row(["---"] * (3 + len(FAIRNESS)))]
     for result in results:
-        settings, found = result["settings"], result["fairness"]
-        worst = result["last"].get("published_worst_recall")
-        figures = ["" if value is None else f"{float(value):.3f}" for value in (worst, *map(found.get, FAIRNESS))]
+        settings = result["settings"]
+        values = [fairness_of(result, measure) for measure in FAIRNESS]
+        figures = ["" if value is None else f"{value:.3f}" for value in values]
         lines.append(
             _row([title(table_row(recipe, settings)), title(settings["attack"]), str(settings["seed"]), *figures])
         )

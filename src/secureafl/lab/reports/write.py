@@ -18,6 +18,7 @@ from secureafl.lab.reports.plots import Cell, read_cell, save, title
 from secureafl.lab.reports.sweep_plots import (
     draw_curves,
     draw_errors,
+    draw_fairness,
     draw_filters,
     draw_heat_map,
     draw_lines,
@@ -110,6 +111,14 @@ def sweep_table(name: str, results: Sequence[Result]) -> Table:
     return table
 
 
+def write_reports(out_dir: Path) -> list[Path]:
+    """Draw every sweep of which there is a finished cell; the pages' paths."""
+    swept = [path.stem for path in sorted(out_dir.glob("*.json"))]
+    if not swept:
+        raise SettingsError(f"there is no sweep in {out_dir}; secureafl lab sweep --list shows what can be swept")
+    return [write_report(out_dir, name) for name in swept if read_sweep(out_dir, name)]
+
+
 def write_report(out_dir: Path, name: str) -> Path:
     """Draw everything the sweep has so far; the page's path."""
     recipe = find_recipe(name)
@@ -175,6 +184,9 @@ def draw_all(cells: Sequence[Cell], recipe: Recipe) -> list[tuple[str, str, Figu
             ("heat-map", "The mean of the last five evaluations. Darker is worse.", draw_heat_map(cells, recipe))
         )
         figures.append(("curves", "Error on clean test images while the models learn.", draw_curves(cells, recipe)))
+    if told := [cell for cell in cells if "fairness" in cell.result]:
+        caption = "Who is left behind. Full: without an attack. A vote of 1 is an equal share."
+        figures.append(("fairness", caption, draw_fairness(told, recipe)))
     name, attacked = closely(cells, recipe)
     if attacked:
         caption = f"{name}: how abruptly uploads changed, honest (blue) against malicious (red)."

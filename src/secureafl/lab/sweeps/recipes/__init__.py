@@ -115,6 +115,8 @@ LOCAL_TRAINING: Sequence[Mapping[str, Any]] = (
 )
 """Clients that send a gradient, and such that train first; about as many mini-batches in all. The server's rate for
 these is one over the usual staleness."""
+ALL_LOCAL_DATA = 4096
+"""A batch that is larger than any client's share of Fashion-MNIST: it uses all it has."""
 TIMED = ("asyncsgd", "zenopp", "aflguard", "secureafl")
 
 Cells = list[CellSettings]
@@ -309,6 +311,23 @@ def _local_training() -> Cells:
     ]
 
 
+def _noise() -> Cells:
+    rows = [("asyncsgd", {}), ("secureafl", {}), ("secureafl", PAPER), ("secureafl", {**PAPER, "correction": "none"})]
+    return [
+        CellSettings(
+            rounds=1500,
+            evaluate_every=75,
+            defense=defense,
+            attack=attack,
+            batch_size=batch_size,
+            defense_settings=dict(settings),
+        )
+        for batch_size in (32, 128, 512, ALL_LOCAL_DATA)
+        for defense, settings in rows
+        for attack in ("none", "gaussian")
+    ]
+
+
 def _demo() -> Cells:
     return [
         CellSettings(architecture="small-cnn", rounds=1000, defense=defense, attack=attack)
@@ -332,6 +351,9 @@ RECIPES: Mapping[str, Recipe] = {
     "fairness": Recipe("one class held by five clients of fifty: is it learned?", _fairness, row="method"),
     "look-alikes": Recipe("attacks by pace, by new names, and by passing for others", _look_alikes),
     "local-training": Recipe("clients that train for some steps, or an epoch", _local_training, row="method and steps"),
+    "noise": Recipe(
+        "batches of 32 to all local data: when do the paper's estimates pay?", _noise, row="batch_size", layout="lines"
+    ),
     "demo": Recipe("a first look: two defenses, three attacks, a small network", _demo),
     "matrix": Recipe("every defense against every attack, briefly", _matrix),
     **{
@@ -346,7 +368,7 @@ RECIPES: Mapping[str, Recipe] = {
     ),
     "delay": Recipe("largest delay 5 to 50", _vary("max_delay", (5, 10, 20, 30, 50)), row="max_delay", layout="lines"),
     "clients": Recipe(
-        "50 to 300 clients", _vary("num_clients", (50, 100, 200, 300)), row="num_clients", layout="lines"
+        "50 to 1,000 clients", _vary("num_clients", (50, 100, 300, 1000)), row="num_clients", layout="lines"
     ),
     "non-iid": Recipe(
         "degree of non-IID 0.1 to 0.9", _vary("non_iid", (0.1, 0.3, 0.5, 0.7, 0.9)), row="non_iid", layout="lines"
@@ -400,6 +422,12 @@ def row_of(recipe: Recipe, settings: Mapping[str, Any]) -> str:
     for key in recipe.row.split("."):
         value = value[key]
     return str(value)
+
+
+def method_of(settings: Mapping[str, Any]) -> str:
+    """Who judges in a cell with these (complete) settings: SecureAFL is told apart by its settings, if they differ."""
+    defense = str(settings["defense"])
+    return described(defense, settings["defense_settings"]) if defense == "secureafl" else defense
 
 
 def reads_literally(settings: Mapping[str, Any]) -> bool:
