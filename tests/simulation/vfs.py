@@ -39,14 +39,15 @@ def _reach(disk: FaultyDisk, call: str, path: Path, *, decisive: bool = False) -
 
 
 class _File(apsw.VFSFile):
-    def __init__(self, disk: FaultyDisk, path: Path, filename: Any, flags: list[int], *, created: bool) -> None:
+    def __init__(self, disk: FaultyDisk, path: Path, filename: Any, flags: list[int]) -> None:
         super().__init__("", filename, flags)
         self._disk = disk
         self._path = path
         self._file = disk.medium.file(path)
         self._is_log = bool(flags[0] & apsw.SQLITE_OPEN_WAL)
-        # SQLite syncs the folder with the first sync of a log or journal that it created
-        self._sync_folder = created and not flags[0] & apsw.SQLITE_OPEN_MAIN_DB
+        # With the first sync of a log or journal that it may have created SQLite syncs the folder, whether the file was
+        # there before or not: its creator may have died without.
+        self._sync_folder = bool(flags[0] & apsw.SQLITE_OPEN_CREATE) and not flags[0] & apsw.SQLITE_OPEN_MAIN_DB
 
     def xWrite(self, data: Any, offset: int) -> None:  # noqa: N802 - SQLite's name
         content = bytes(data)
@@ -77,9 +78,8 @@ class _FileSystem(apsw.VFS):
     def xOpen(self, name: Any, flags: list[int]) -> apsw.VFSFile:  # noqa: N802
         assert self.disk is not None
         path = Path(name if isinstance(name, str) else name.filename())
-        created = not path.exists()
-        _reach(self.disk, "create" if created else "open", path)
-        return _File(self.disk, path, name, flags, created=created)
+        _reach(self.disk, "open" if path.exists() else "create", path)
+        return _File(self.disk, path, name, flags)
 
     def xDelete(self, filename: str, syncdir: bool) -> None:  # noqa: N802
         assert self.disk is not None
