@@ -78,6 +78,13 @@ def test_a_cell_ends_with_a_table_and_a_picture(tiny_source: Path, tmp_path: Pat
     assert picture.with_suffix(".pdf").read_bytes().startswith(b"%PDF")
 
 
+def test_a_cell_without_its_arrivals_is_drawn_as_far_as_it_goes(tiny_source: Path, tmp_path: Path) -> None:
+    cell = tiny_cell(tiny_source)
+    run_cell(cell, tmp_path)
+    (tmp_path / cell.cell_id() / "arrivals.parquet").unlink()
+    assert draw_cell(tmp_path / cell.cell_id()).exists()
+
+
 def test_the_main_table_shows_ours_beside_the_papers(tiny_source: Path, tmp_path: Path) -> None:
     fill("main-fashion-mnist", tiny_source, tmp_path)
     text = text_of(sweep_table("main-fashion-mnist", read_sweep(tmp_path, "main-fashion-mnist")))

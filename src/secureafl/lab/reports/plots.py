@@ -125,13 +125,20 @@ def tidy(axes: Axes) -> None:
 
 
 def draw_cell(directory: Path) -> Path:
-    """The picture at the end of a run: its curve, its filter, its clients. Written as PNG and PDF."""
+    """The picture at the end of a run: its curve, its filter, its clients. Written as PNG and PDF.
+
+    Of a cell whose large file was not kept, the curve alone.
+    """
     cell = read_cell(directory)
-    figure = Figure(figsize=(10.0, 6.4), layout="constrained")
-    grid = figure.add_gridspec(2, 2, height_ratios=[1.0, 1.25])
-    plot_curve(figure.add_subplot(grid[0, 0]), cell)
-    plot_factors(figure.add_subplot(grid[0, 1]), cell)
-    plot_timeline(figure.add_subplot(grid[1, :]), cell)
+    if cell.arrivals:
+        figure = Figure(figsize=(10.0, 6.4), layout="constrained")
+        grid = figure.add_gridspec(2, 2, height_ratios=[1.0, 1.25])
+        plot_curve(figure.add_subplot(grid[0, 0]), cell)
+        plot_factors(figure.add_subplot(grid[0, 1]), cell)
+        plot_timeline(figure.add_subplot(grid[1, :]), cell)
+    else:
+        figure = Figure(figsize=(10.0, 3.2), layout="constrained")
+        plot_curve(figure.subplots(), cell)
     s = cell.settings
     attack = (
         "no attack" if s["attack"] == "none" else f"{title(s['attack'])} by {len(cell.result['malicious'])} clients"
