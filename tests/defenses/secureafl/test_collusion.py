@@ -86,7 +86,7 @@ def test_a_group_that_the_operator_vouches_for_keeps_its_votes() -> None:
 
 def test_a_count_of_many_takes_several_arrivals_and_finds_about_as_many() -> None:
     stage = heard([1] * 700 + [80], rounds=4 * LAPS + 1)
-    assert len(stage._alike) > MAX_ANCHORS
+    assert len(stage._alike.clients()) > MAX_ANCHORS
     colluders = [stage.num_alike(ClientId(client)) for client in range(700, 780)]
     assert 40 < np.mean(colluders) < 120
     assert max(stage.weight(ClientId(client)) for client in range(700, 780)) < 1e-3
@@ -131,4 +131,4 @@ def test_a_state_saved_amid_a_count_goes_on_alike(stop: int) -> None:
             for one, other in zip(*stages, strict=True):
                 for key, value in one.state_dict().items():
                     np.testing.assert_array_equal(value, other.state_dict()[key], err_msg=key)
-    assert len(stages[0][1]._alike) > 300
+    assert len(stages[0][1]._alike.clients()) > 300

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from secureafl.defenses.secureafl.columns import Column
 from secureafl.types import Array, ClientId, StateDict
 
 
@@ -17,49 +18,49 @@ class Averages:
 
     def __init__(self, decay: float) -> None:
         self._decay = decay
-        self._averages: dict[ClientId, tuple[float, int]] = {}
+        self._averages = Column(np.float64, 0.0)
+        self._counts = Column(np.int64, 0)
+        self._size = 0
 
     def __len__(self) -> int:
-        return len(self._averages)
+        return self._size
 
     def of(self, client: ClientId) -> float:
         """The client's average; 0 before its first update."""
-        return self._averages.get(client, _NONE)[0]
+        return self._averages[client]
 
     def count(self, client: ClientId) -> int:
         """How many updates it is made of."""
-        return self._averages.get(client, _NONE)[1]
-
-    def counted(self, least: int) -> list[tuple[ClientId, float]]:
-        """The averages of clients with so many updates or more."""
-        return [(client, average) for client, (average, count) in self._averages.items() if count >= least]
+        return self._counts[client]
 
     def after(self, client: ClientId, value: float) -> float:
         """What the client's average would be with this value."""
-        before, count = self._averages.get(client, _NONE)
+        before, count = self._averages[client], self._counts[client]
         return before + max(1.0 / (count + 1), 1.0 - self._decay) * (value - before)
 
     def hear(self, client: ClientId, value: float) -> float:
         """Take in a value; returns the average with it."""
-        average = self.after(client, value)
-        self._averages[client] = average, self.count(client) + 1
+        self._averages[client] = average = self.after(client, value)
+        count = self._counts[client]
+        self._counts[client] = count + 1
+        self._size += count == 0
         return average
 
     def forget(self, client: ClientId) -> None:
         """Drop the client's average."""
-        self._averages.pop(client, None)
+        self._size -= self._counts[client] > 0
+        del self._averages[client], self._counts[client]
 
     def state_dict(self) -> StateDict:
+        clients = self._counts.clients()
         return {
-            "clients": np.array(list(self._averages), np.int64),
-            "averages": np.array([average for average, _ in self._averages.values()], np.float64),
-            "counts": np.array([count for _, count in self._averages.values()], np.int64),
+            "clients": clients,
+            "averages": self._averages.values[clients],
+            "counts": self._counts.values[clients],
         }
 
     def load_state_dict(self, state: Mapping[str, Array]) -> None:
-        clients = map(ClientId, np.asarray(state["clients"]).tolist())
-        averages, counts = np.asarray(state["averages"], np.float64).tolist(), np.asarray(state["counts"]).tolist()
-        self._averages = dict(zip(clients, zip(averages, counts, strict=True), strict=True))
-
-
-_NONE = (0.0, 0)
+        clients = np.asarray(state["clients"], np.int64)
+        self._averages.load(clients, np.asarray(state["averages"], np.float64))
+        self._counts.load(clients, np.asarray(state["counts"], np.int64))
+        self._size = len(clients)

@@ -23,6 +23,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from secureafl.defenses.base import scoped, unscoped
+from secureafl.defenses.secureafl.columns import Column
 from secureafl.defenses.secureafl.consensus import MIN_CLIENTS
 from secureafl.defenses.secureafl.percentile import ClientLog
 from secureafl.defenses.secureafl.stages import Arrival, Budget
@@ -45,7 +46,8 @@ class StepBudget(Budget):
         self._burst = burst
         self._now = 0
         self._num_met = 0
-        self._steps: dict[ClientId, tuple[float, int]] = {}  # steps left, at which arrival
+        self._steps = Column(np.float64, -1.0)  # left after a client's last arrival
+        self._last = Column(np.int64, 0)  # at which arrival that was
         self._intervals = ClientLog()
         self._heard: OrderedDict[ClientId, int] = OrderedDict()  # at which arrival, of those with an entry
         self._laps: deque[int] = deque([0], maxlen=ACTIVE_LAPS)  # at which arrival the last ones began
@@ -58,26 +60,28 @@ class StepBudget(Budget):
         client = arrival.client
         self._now += 1
         self._num_met = max(self._num_met, client + 1)
-        known = client in self._steps
-        steps, last = self._steps.get(client, (self._burst, self._now))
+        known = self._last[client] > 0
+        steps, last = (self._steps[client], self._last[client]) if known else (self._burst, self._now)
         steps = min(self._burst, steps + self._per_interval * self._passed(last) / self._usual())
         moves = steps >= 1.0
         arrival.evidence["steps_left"] = steps = steps - 1.0 if moves else steps
-        self._steps[client] = (steps, self._now)
+        self._steps[client], self._last[client] = steps, self._now
         if known and (arrival.counts or len(self._intervals) < MIN_CLIENTS):
             self._renew(client, self._now - last)
         return moves
 
     def forget(self, client: ClientId) -> None:
-        self._steps.pop(client, None)
+        del self._steps[client], self._last[client]
         self._heard.pop(client, None)
         self._intervals.forget(client)
 
     def state_dict(self) -> StateDict:
-        steps = [(client, steps, last) for client, (steps, last) in self._steps.items()]
+        clients = self._last.clients()
         return {
             "clocks": np.array([self._now, self._num_met, self._num_renewed], np.int64),
-            "steps": np.array(steps, np.float64).reshape(-1, 3),
+            "clients": clients,
+            "steps": self._steps.values[clients],
+            "last": self._last.values[clients],
             "heard": np.array(list(self._heard.items()), np.int64).reshape(-1, 2),
             "laps": np.array(self._laps, np.int64),
             **scoped("intervals", self._intervals.state_dict()),
@@ -85,8 +89,8 @@ class StepBudget(Budget):
 
     def load_state_dict(self, state: Mapping[str, Array]) -> None:
         self._now, self._num_met, self._num_renewed = np.asarray(state["clocks"]).tolist()
-        steps = np.asarray(state["steps"], np.float64).tolist()
-        self._steps = {ClientId(int(client)): (left, int(last)) for client, left, last in steps}
+        self._steps.load(state["clients"], state["steps"])
+        self._last.load(state["clients"], state["last"])
         self._heard = OrderedDict((ClientId(client), at) for client, at in np.asarray(state["heard"]).tolist())
         self._laps = deque(np.asarray(state["laps"]).tolist(), maxlen=ACTIVE_LAPS)
         self._intervals.load_state_dict(unscoped("intervals", state))
@@ -108,6 +112,8 @@ class StepBudget(Budget):
         self._heard[client] = self._now
         self._heard.move_to_end(client)
         self._intervals.admit(float(interval), client)
+        if len(self._heard) > len(self._intervals):  # the log has dropped the client heard least recently
+            self._heard.popitem(last=False)
         if 2 * self._num_renewed <= len(self._heard):
             return
         while (gone := next(iter(self._heard))) != client and self._is_gone(gone):

@@ -22,6 +22,7 @@ from collections.abc import Collection, Mapping
 import numpy as np
 
 from secureafl import kernels
+from secureafl.defenses.secureafl.columns import Column
 from secureafl.defenses.secureafl.consensus import MIN_CLIENTS
 from secureafl.defenses.secureafl.directions import Directions
 from secureafl.defenses.secureafl.operator import Vouched
@@ -55,13 +56,14 @@ class Groups(Votes):
         self._limit = limit
         self._seed = seed
         self._vouched = Vouched(vouched)
-        self._alike: dict[ClientId, float] = {}
+        self._alike = Column(np.float64, 0.0)
         self._usual = 1.0
         self._num_heard = 0  # since the last count began
         self._num_counts = 0
         self._recount: Recount | None = None
         self._to_count: list[ClientId] = []
-        self._found: dict[ClientId, float] = {}
+        self._found = Column(np.float64, 0.0)
+        self._sizes: Counter[float] = Counter()  # of all found so far: few different numbers, however many clients
         self._num_counted = 0
         self._news = False  # whether a count was concluded since anyone asked
 
@@ -73,7 +75,7 @@ class Groups(Votes):
 
     def num_alike(self, client: ClientId) -> float:
         """About how many clients are like this one, itself included, as far as is known."""
-        return self._alike.get(client, 1.0)
+        return self._alike[client] or 1.0
 
     def meet(self, client: ClientId, name: str) -> None:
         self._vouched.meet(client, name)
@@ -99,14 +101,14 @@ class Groups(Votes):
         return changed
 
     def forget(self, client: ClientId) -> None:
-        self._alike.pop(client, None)
+        del self._alike[client]
 
     def state_dict(self) -> StateDict:
         state: StateDict = {
             "usual": np.array(self._usual, np.float64),
             "progress": np.array([self._num_heard, self._num_counts, self._num_counted, self._news], np.int64),
-            **_numbers("alike", self._alike),
-            **_numbers("found", self._found),
+            **_saved("alike", self._alike),
+            **_saved("found", self._found),
             "to_count": np.array(self._to_count, np.int64),
         }
         if self._recount is not None:
@@ -116,7 +118,9 @@ class Groups(Votes):
         return state
 
     def load_state_dict(self, state: Mapping[str, Array]) -> None:
-        self._alike, self._found = _read_numbers("alike", state), _read_numbers("found", state)
+        for name, column in (("alike", self._alike), ("found", self._found)):
+            column.load(state[f"{name}.clients"], state[f"{name}.numbers"])
+        self._sizes = Counter(self._found.values[self._found.clients()].tolist())
         self._usual = float(np.asarray(state["usual"], np.float64))
         self._num_heard, self._num_counts, self._num_counted, news = np.asarray(state["progress"]).tolist()
         self._news = bool(news)
@@ -145,7 +149,8 @@ class Groups(Votes):
                 return
 
     def _begin(self) -> None:
-        self._to_count, self._found, self._num_counted, self._num_heard = self._directions.counted, {}, 0, 0
+        self._to_count, self._num_counted, self._num_heard = self._directions.counted, 0, 0
+        self._found, self._sizes = Column(np.float64, 0.0), Counter()
         anchors = self._to_count
         if len(anchors) > MAX_ANCHORS:
             lots = np.random.Generator(np.random.Philox(key=[self._seed, _LOTS + self._num_counts]))
@@ -161,14 +166,16 @@ class Groups(Votes):
         scale = (len(self._to_count) - 1) / max(1, len(self._recount.anchors) - 1)
         for client in clients:
             if client in self._directions:
-                self._found[client] = 1.0 + scale * self._recount.alike(client, self._directions.of(client))
+                size = 1.0 + scale * self._recount.alike(client, self._directions.of(client))
+                self._found[client] = size
+                self._sizes[size] += 1
         self._num_counted += len(clients)
         return bool(clients)
 
     def _conclude(self) -> None:
-        self._alike, self._found = self._found, {}
-        counts = sorted(Counter(self._alike.values()).items())  # few different numbers, however many clients
-        self._usual = _median(counts, len(self._alike)) if counts else 1.0
+        self._alike, self._found = self._found, Column(np.float64, 0.0)
+        self._usual = _median(sorted(self._sizes.items()), self._sizes.total()) if self._sizes else 1.0
+        self._sizes = Counter()
         self._recount, self._to_count, self._num_counted = None, [], 0
         self._news = True
 
@@ -189,16 +196,9 @@ def _median(counts: list[tuple[float, int]], total: int) -> float:
     return sum(middle) / 2.0
 
 
-def _numbers(name: str, numbers: Mapping[ClientId, float]) -> StateDict:
-    return {
-        f"{name}.clients": np.array(list(numbers), np.int64),
-        f"{name}.numbers": np.array(list(numbers.values()), np.float64),
-    }
-
-
-def _read_numbers(name: str, state: Mapping[str, Array]) -> dict[ClientId, float]:
-    numbers = np.asarray(state[f"{name}.numbers"], np.float64).tolist()
-    return dict(zip(_clients(state[f"{name}.clients"]), numbers, strict=True))
+def _saved(name: str, column: Column[float]) -> StateDict:
+    clients = column.clients()
+    return {f"{name}.clients": clients, f"{name}.numbers": column.values[clients]}
 
 
 def _clients(values: Array) -> list[ClientId]:

@@ -16,11 +16,14 @@ from collections.abc import Mapping
 import numpy as np
 
 from secureafl import kernels
+from secureafl.defenses.secureafl.columns import Column
 from secureafl.defenses.secureafl.stages import Arrival, Signs, Votes
 from secureafl.types import Array, ClientId, StateDict, Vector
 
 WIDTH = 512
 """Numbers in a sketch."""
+BLOCK = 1024
+"""Sketches in a block of memory."""
 
 
 class Directions(Votes):
@@ -35,17 +38,19 @@ class Directions(Votes):
     def __init__(self, dim: int, decay: float = 0.95, seed: int = 0) -> None:
         self._decay = decay
         self.signs = draw_signs(dim, seed)
-        self._averages: dict[ClientId, Vector] = {}
-        self._num_heard: dict[ClientId, int] = {}
+        self._blocks: list[Vector] = []  # of BLOCK sketches each, so that none moves when there are more
+        self._rows = Column(np.int64, -1)  # where each client's stands
+        self._free: list[int] = []
+        self._num_heard = Column(np.int64, 0)
         self._left_out: set[ClientId] = set()
         self._counted: dict[ClientId, None] = {}  # in the order in which they came
         self._sum = np.zeros(WIDTH)  # of those that count
 
     def __len__(self) -> int:
-        return len(self._averages)
+        return BLOCK * len(self._blocks) - len(self._free)
 
     def __contains__(self, client: ClientId) -> bool:
-        return client in self._averages
+        return self._num_heard[client] > 0
 
     @property
     def counted(self) -> list[ClientId]:
@@ -59,7 +64,9 @@ class Directions(Votes):
 
     def of(self, client: ClientId) -> Vector:
         """(w,) what the client keeps asking for."""
-        return self._averages[client]
+        block, place = divmod(self._rows[client], BLOCK)
+        sketch: Vector = self._blocks[block][place]
+        return sketch
 
     def hear(self, arrival: Arrival, *, accepted: bool, remembered: bool) -> None:
         if remembered and arrival.sketch is not None:
@@ -68,22 +75,30 @@ class Directions(Votes):
     def _take(self, client: ClientId, sketch: Vector, counts: bool) -> None:
         after = self.after(client, sketch)
         self._count(client, False)
-        self._averages[client] = after
+        if client not in self:
+            self._rows[client] = self._free_row()
+        self._num_heard[client] += 1
+        self.of(client)[:] = after
         self._count(client, counts and client not in self._left_out)
-        self._num_heard[client] = self._num_heard.get(client, 0) + 1
+
+    def _free_row(self) -> int:
+        if not self._free:
+            first = BLOCK * len(self._blocks)
+            self._blocks.append(np.empty((BLOCK, WIDTH), np.float32))
+            self._free = list(range(first, first + BLOCK))[::-1]
+        return self._free.pop()
 
     def after(self, client: ClientId, sketch: Vector) -> Vector:
         """The client's average once this update is taken in; its first ones count alike."""
-        before = self._averages.get(client)
-        if before is None:
+        if client not in self:
             return sketch
+        before = self.of(client)
         weight = np.float32(max(1.0 / (self._num_heard[client] + 1), 1.0 - self._decay))
         return before + weight * (sketch - before)
 
     def agreement(self, client: ClientId, direction: Vector) -> float:
         """The cosine between a direction, in place of the client's own, and the sum of all others' that count."""
-        own = self._averages.get(client)
-        others = self._sum - own if own is not None and client in self._counted else self._sum
+        others = self._sum - self.of(client) if client in self._counted else self._sum
         toward = others.astype(np.float32)
         lengths = kernels.dot(direction, direction) * kernels.dot(toward, toward)
         return kernels.dot(direction, toward) / math.sqrt(lengths) if lengths > 0.0 else 0.0
@@ -102,32 +117,38 @@ class Directions(Votes):
             return
         if counts:
             self._counted[client] = None
-            self._sum += self._averages[client]
+            self._sum += self.of(client)
         else:
             del self._counted[client]
-            self._sum -= self._averages[client]
+            self._sum -= self.of(client)
 
     def forget(self, client: ClientId) -> None:
         self._count(client, False)
         self._left_out.discard(client)
-        self._averages.pop(client, None)
-        self._num_heard.pop(client, None)
+        if client in self:
+            self._free.append(self._rows[client])
+            del self._rows[client], self._num_heard[client]
 
     def state_dict(self) -> StateDict:
-        clients = list(self._averages)
+        clients = self._rows.clients()
         return {
-            "clients": np.array(clients, np.int64),
-            "averages": np.array([self._averages[client] for client in clients], np.float32).reshape(-1, WIDTH),
-            "num_heard": np.array([self._num_heard[client] for client in clients], np.int64),
+            "clients": clients,
+            "averages": np.array([self.of(client) for client in clients.tolist()], np.float32).reshape(-1, WIDTH),
+            "num_heard": self._num_heard.values[clients],
             "left_out": np.array(sorted(self._left_out), np.int64),
             "counted": np.array(list(self._counted), np.int64),
             "sum": self._sum.copy(),
         }
 
     def load_state_dict(self, state: Mapping[str, Array]) -> None:
-        clients = [ClientId(client) for client in np.asarray(state["clients"]).tolist()]
-        self._averages = dict(zip(clients, np.array(state["averages"], np.float32), strict=True))
-        self._num_heard = dict(zip(clients, np.asarray(state["num_heard"]).tolist(), strict=True))
+        clients, averages = np.asarray(state["clients"], np.int64), np.asarray(state["averages"], np.float32)
+        self._blocks, self._free = [], []
+        for first in range(0, len(clients), BLOCK):
+            self._blocks.append(np.empty((BLOCK, WIDTH), np.float32))
+            self._blocks[-1][: len(averages) - first] = averages[first : first + BLOCK]
+        self._free = list(range(len(clients), BLOCK * len(self._blocks)))[::-1]
+        self._rows.load(clients, np.arange(len(clients)))
+        self._num_heard.load(clients, state["num_heard"])
         self._left_out = {ClientId(client) for client in np.asarray(state["left_out"]).tolist()}
         self._counted = dict.fromkeys(map(ClientId, np.asarray(state["counted"]).tolist()))
         self._sum = np.array(state["sum"], np.float64)

@@ -19,6 +19,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from secureafl.defenses.secureafl.columns import Column
 from secureafl.defenses.secureafl.consensus import MIN_CLIENTS
 from secureafl.defenses.secureafl.stages import Arrival, Votes
 from secureafl.kernels import FULL
@@ -39,9 +40,9 @@ class Newcomers(Votes):
         self._full_after = full_after
         self._share = share
         self._most = most
-        self._accepted: dict[ClientId, int] = {}  # of clients without a whole vote
-        self._established: set[ClientId] = set()
-        self._founders: set[ClientId] = set()  # heard before MIN_CLIENTS were established
+        self._accepted = Column(np.int32, 0)  # up to a whole vote
+        self._num_established = 0  # clients with a whole vote
+        self._founders = Column(np.bool_, False)  # heard before MIN_CLIENTS were established
         self._num_late = 0  # other newcomers
         self._votes: OrderedDict[ClientId, int] = (
             OrderedDict()
@@ -49,30 +50,28 @@ class Newcomers(Votes):
         self._given = 0  # the sum of these
 
     def counts(self, client: ClientId) -> bool:
-        if client in self._established or client in self._founders or len(self._established) < MIN_CLIENTS:
+        if self._is_established(client) or self._founders[client] or self._num_established < MIN_CLIENTS:
             return True
-        return self._num_late <= self._share / (1.0 - self._share) * len(self._established)
+        return self._num_late <= self._share / (1.0 - self._share) * self._num_established
 
     def hear(self, arrival: Arrival, *, accepted: bool, remembered: bool) -> None:
         client = arrival.client
-        if client in self._established:
+        if self._is_established(client):
             return
-        if len(self._established) < MIN_CLIENTS:
-            self._founders.add(client)
+        if self._num_established < MIN_CLIENTS:
+            self._founders[client] = True
         self._drop(client)
-        count = self._accepted.get(client, 0) + accepted
+        self._accepted[client] = count = self._accepted[client] + accepted
         if count >= self._full_after:
-            self._established.add(client)
-            self._accepted.pop(client, None)
+            self._num_established += 1
             return
-        self._accepted[client] = count
         weight = min(count * FULL // self._full_after, max(0, self._limit() - self._given))
         self._votes[client] = weight
         self._given += weight
-        self._num_late += client not in self._founders
+        self._num_late += not self._founders[client]
 
     def weight(self, client: ClientId) -> float:
-        return 1.0 if client in self._established else self._votes.get(client, 0) / FULL
+        return 1.0 if self._is_established(client) else self._votes.get(client, 0) / FULL
 
     def one_too_many(self) -> ClientId | None:
         return next(iter(self._votes)) if len(self._votes) > self._most else None
@@ -80,29 +79,31 @@ class Newcomers(Votes):
     def forget(self, client: ClientId) -> None:
         self._drop(client)
 
+    def _is_established(self, client: ClientId) -> bool:
+        return self._accepted[client] >= self._full_after
+
     def _drop(self, client: ClientId) -> None:
         if client in self._votes:
             self._given -= self._votes.pop(client)
-            self._num_late -= client not in self._founders
+            self._num_late -= not self._founders[client]
 
     def state_dict(self) -> StateDict:
         return {
-            "accepted": np.array(list(self._accepted.items()), np.int64).reshape(-1, 2),
-            "established": np.array(sorted(self._established), np.int64),
-            "founders": np.array(sorted(self._founders), np.int64),
+            "accepted": self._accepted.pairs(),
+            "founders": self._founders.clients(),
             "votes": np.array(list(self._votes.items()), np.int64).reshape(-1, 2),
         }
 
     def load_state_dict(self, state: Mapping[str, Array]) -> None:
-        self._accepted = {ClientId(client): count for client, count in np.asarray(state["accepted"]).tolist()}
-        self._established = {ClientId(client) for client in np.asarray(state["established"]).tolist()}
-        self._founders = {ClientId(client) for client in np.asarray(state["founders"]).tolist()}
+        self._accepted.load_pairs(state["accepted"])
+        self._num_established = int((self._accepted.values >= self._full_after).sum())
+        self._founders.load(np.asarray(state["founders"], np.int64), np.array(True))
         self._votes = OrderedDict((ClientId(client), votes) for client, votes in np.asarray(state["votes"]).tolist())
         self._given = sum(self._votes.values())
-        self._num_late = sum(client not in self._founders for client in self._votes)
+        self._num_late = sum(not self._founders[client] for client in self._votes)
 
     def _limit(self) -> int:
         """What newcomers may have together, in units of 1 / FULL."""
-        if len(self._established) < MIN_CLIENTS:
+        if self._num_established < MIN_CLIENTS:
             return FULL * (len(self._votes) + 1)
-        return math.floor(self._share / (1.0 - self._share) * len(self._established) * FULL)
+        return math.floor(self._share / (1.0 - self._share) * self._num_established * FULL)

@@ -4,11 +4,11 @@ in `judges`, `Groups` in `collusion`.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 
 import numpy as np
 
+from secureafl.defenses.secureafl.columns import Column
 from secureafl.defenses.secureafl.stages import Arrival, Votes
 from secureafl.types import Array, ClientId, StateDict
 
@@ -22,22 +22,23 @@ class RejectedInARow(Votes):
 
     def __init__(self, limit: int = 3) -> None:
         self._limit = limit
-        self._rejections: Counter[ClientId] = Counter()  # in a row, per client
+        self._rejections = Column(np.int64, -1)  # in a row; below 0 for who was never heard
 
     def hear(self, arrival: Arrival, *, accepted: bool, remembered: bool) -> None:
-        self._rejections[arrival.client] = 0 if accepted else self._rejections[arrival.client] + 1
+        self._rejections[arrival.client] = 0 if accepted else max(0, self._rejections[arrival.client]) + 1
 
     def excluded(self) -> Mapping[ClientId, str]:
-        return {client: REJECTED_IN_A_ROW for client, count in self._rejections.items() if count >= self._limit}
+        clients = np.flatnonzero(self._rejections.values >= self._limit).tolist()
+        return dict.fromkeys(map(ClientId, clients), REJECTED_IN_A_ROW)
 
     def weight(self, client: ClientId) -> float:
         return 0.0 if self._rejections[client] >= self._limit else 1.0
 
     def forget(self, client: ClientId) -> None:
-        self._rejections.pop(client, None)
+        del self._rejections[client]
 
     def state_dict(self) -> StateDict:
-        return {"rejections": np.array(sorted(self._rejections.items()), np.int64).reshape(-1, 2)}
+        return {"rejections": self._rejections.pairs()}
 
     def load_state_dict(self, state: Mapping[str, Array]) -> None:
-        self._rejections = Counter({ClientId(k): c for k, c in np.asarray(state["rejections"]).tolist()})
+        self._rejections.load_pairs(state["rejections"])
