@@ -46,7 +46,7 @@ class LastUpdates:
 
     @property
     def clients(self) -> list[ClientId]:
-        """Known clients, in the order in which they came."""
+        """Clients that have a row, in the order in which they came, or were last moved."""
         return list(self._rows)
 
     @property
@@ -61,6 +61,10 @@ class LastUpdates:
     def write(self, client: ClientId, row: Row) -> None:
         """Keep this of the client."""
         self._rows[client] = row
+
+    def move_to_end(self, client: ClientId) -> None:
+        """Let the client be the last in order."""
+        self._rows[client] = self._rows.pop(client)
 
     def drop(self, client: ClientId) -> None:
         """Keep nothing of the client."""

@@ -43,6 +43,7 @@ _OF_RUNNING_MEAN = (
     "full_vote_after",
     "newcomer_share",
     "max_newcomers",
+    "max_seats",
     "vouched",
     "weights",
 )
@@ -142,6 +143,9 @@ class SecureAFLSettings(Settings):
     """What the votes of some clients weigh, from 0 to 1, by name: `site-1=0.5, site-2=0`. Others weigh 1. [A]"""
     max_newcomers: int = Field(10_000, ge=1)
     """Clients without a whole vote whose last update is kept. Of more, those heard least recently lose it. [A]"""
+    max_seats: int | None = Field(None, ge=1)
+    """Clients whose last update is kept: memory grows with them. Of more, those heard least recently lose theirs, and
+    with it their vote until they come back. None for everyone. For `running_mean`. [A]"""
     bucket: int = Field(2, ge=1)
     """Votes that are averaged, drawn by lot at every step, before the median is taken. More learn faster where clients
     differ, and resist fewer malicious clients. [P: 1]"""
@@ -289,7 +293,7 @@ def _over_sender(dim: int, settings: SecureAFLSettings, seed: int) -> Stages:
         votes=tuple(votes),
         budget=None if steps is None else StepBudget(steps, settings.step_burst),
         estimate=None,
-        combine=RunningMean(dim, settings.clip_norm),
+        combine=RunningMean(dim, settings.clip_norm, settings.max_seats),
         lead=settings.lead,
     )
 

@@ -94,7 +94,7 @@ class LipschitzFilter(Judge):
 
 
 class TooLong(Judge):
-    """Rejects a known client's update that is more than `limit` times as long as it may count."""
+    """Rejects an update that is more than `limit` times as long as it may count, but for a client's first."""
 
     name = "too-long"
 
@@ -102,7 +102,7 @@ class TooLong(Judge):
         self._limit = limit
 
     def judge(self, arrival: Arrival) -> str | None:
-        return Reason.TOO_LONG if arrival.known and arrival.excess > self._limit else None
+        return Reason.TOO_LONG if arrival.met and arrival.excess > self._limit else None
 
 
 class AgainstConsensus(Judge, Votes):

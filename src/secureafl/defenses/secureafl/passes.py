@@ -106,6 +106,7 @@ class OverEveryone:
             client=client,
             number=number,
             known=known,
+            met=known,
             norm=norm,
             delta_change=change.delta_change if change else 0.0,
             param_change=change.param_change if change else 0.0,
@@ -253,6 +254,7 @@ class OverSender:
             client=update.client,
             number=number,
             known=row is not None,
+            met=self._mean.has_met(update.client),
             norm=norm,
             counts=self._stages.counts(update.client),
             delta_change=math.sqrt(found.change),
@@ -268,9 +270,11 @@ class OverSender:
         A client whose updates are always longer than is usual does not change abruptly.
         """
         row = self._mean.rows.read(arrival.client)
-        if row is None or arrival.norm <= longest or longest == 0.0:
+        if arrival.norm <= longest or longest == 0.0:
             return arrival
         share = longest / arrival.norm
+        if row is None:
+            return replace(arrival, excess=1.0 / share)
         square = share * share * measured.square - 2.0 * share * measured.row + row.square
         curvature = _curvature(measured, row, share)
         return replace(arrival, delta_change=math.sqrt(max(0.0, square)), curvature=curvature, excess=1.0 / share)

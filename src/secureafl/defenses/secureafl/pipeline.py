@@ -138,7 +138,7 @@ class Pipeline:
             return rejected
         if not moves:
             return Reason.OVER_BUDGET
-        return Reason.ACCEPTED if arrival.known else Reason.FIRST_CONTACT
+        return Reason.ACCEPTED if arrival.met else Reason.FIRST_CONTACT
 
     def _forget_one_too_many(self) -> None:
         for votes in self.stages.votes:

@@ -33,7 +33,8 @@ class Arrival:
 
     client      its sender
     number      arrivals before this one
-    known       whether the sender has a reference, its last remembered update; if not, this is first contact
+    known       whether the sender has a reference, its last remembered update
+    met         whether the sender was heard before; if not, this is first contact
     norm        |g|
     delta_change, param_change  |g - g_ref| and |w - w_ref|; 0 at first contact
     counts      whether its numbers count when it is asked what is usual
@@ -49,6 +50,7 @@ class Arrival:
     number: int
     known: bool
     norm: float
+    met: bool = True
     counts: bool = True
     delta_change: float = 0.0
     param_change: float = 0.0

@@ -5,6 +5,10 @@
 v is the sender's update after the limits, w its weight. The sum is exact (see `kernels.sums`), so it is at any time
 what it would be if it were computed anew, and needs no correction.
 
+Rows are what costs memory. With `max_seats`, only so many clients have one: a *seat*. Who comes without takes that of
+the client heard least recently, whose vote leaves the sum until it comes back. It is met again then, but there is
+nothing to compare its update with.
+
 Shapes: d = parameters.
 """
 
@@ -17,6 +21,7 @@ import numpy as np
 
 from secureafl import kernels
 from secureafl.defenses.base import scoped, unscoped
+from secureafl.defenses.secureafl.columns import Column
 from secureafl.defenses.secureafl.stages import Combiner
 from secureafl.errors import StateError
 from secureafl.history.last_updates import LastUpdates, Row
@@ -30,10 +35,13 @@ class RunningMean(Combiner):
     """Keeps everyone's last update, its weight, and their mean.
 
     clip_norm  the greatest length that an update may count as
+    max_seats  clients whose last update is kept; None for all
     """
 
-    def __init__(self, dim: int, clip_norm: float = 50.0) -> None:
+    def __init__(self, dim: int, clip_norm: float = 50.0, max_seats: int | None = None) -> None:
         self.rows = LastUpdates(dim)
+        self._max_seats = max_seats
+        self._met = Column(np.bool_, False)
         self.unit = 2.0 ** (math.ceil(math.log2(clip_norm * MAX_VOTES)) - 62)
         self._votes: kernels.Sum = np.zeros(dim, np.int64)
         self._weights: dict[ClientId, int] = {}  # in units of 1 / FULL; rows without weight are not in the sum
@@ -47,6 +55,10 @@ class RunningMean(Combiner):
         """Each known client's share in the mean."""
         total = max(1, self._all_weights)
         return {client: self._weights.get(client, 0) / total for client in self.rows}
+
+    def has_met(self, client: ClientId) -> bool:
+        """Whether the client was heard before, with or without a seat now."""
+        return self._met[client]
 
     def replace(
         self,
@@ -67,7 +79,11 @@ class RunningMean(Combiner):
             if sketches is None:  # an unknown client that is not to be remembered
                 return self._renew()
             row = Row(np.zeros(self.rows.dim, np.float32), 0.0, *sketches)
+            self._met[client] = True
+            self._make_room()
             self.rows.write(client, row)
+        elif self._max_seats is not None:
+            self.rows.move_to_end(client)
         before, after = self._weights.get(client, 0), round(weight * kernels.FULL)
         self._weigh(client, after)
         replaced = kernels.replace(
@@ -107,6 +123,15 @@ class RunningMean(Combiner):
             self.reweigh(client, weight(client))
 
     def forget(self, client: ClientId) -> None:
+        self._unseat(client)
+        del self._met[client]
+
+    def _make_room(self) -> None:
+        """Give up the seat of the client heard least recently, if there is none left."""
+        if self._max_seats is not None and len(self.rows) >= self._max_seats:
+            self._unseat(next(iter(self.rows)))
+
+    def _unseat(self, client: ClientId) -> None:
         self.reweigh(client, 0.0)
         self.rows.drop(client)
 
@@ -116,6 +141,7 @@ class RunningMean(Combiner):
             "weights": np.array(list(self._weights.items()), np.int64).reshape(-1, 2),
             "to_visit": np.array(self._to_visit, np.int64),
             "mean": self.mean.copy(),
+            "met": self._met.clients(),
             **scoped("rows", self.rows.state_dict()),
         }
 
@@ -128,6 +154,7 @@ class RunningMean(Combiner):
         self._to_visit = [ClientId(client) for client in np.asarray(state["to_visit"]).tolist()]
         self.mean = np.array(state["mean"], np.float32)
         self.mean_square = kernels.dot(self.mean, self.mean)
+        self._met.load(state["met"], np.array(True))
         self.rows.load_state_dict(unscoped("rows", state))
 
     def _renew(self) -> kernels.Replaced | None:
