@@ -97,6 +97,15 @@ class Machine:
         """Names of all clients ever enrolled; a client's id is its place in this list."""
         return list(self._names)
 
+    @property
+    def num_clients(self) -> int:
+        """Clients ever enrolled."""
+        return len(self._names)
+
+    def name_of(self, client: ClientId) -> str:
+        """What the outside world calls this client."""
+        return self._names[client]
+
     def enrol(self, name: str) -> ClientId:
         """The id of the client the outside world calls `name`, given now if it is new."""
         if name not in self._clients:

@@ -156,7 +156,7 @@ class _Run:
         if self._feeds:
             machine = self._lab.simulation.machine
             self._telemetry.evaluated(Evaluation(found.round, self._lab.simulation.stopwatch.total, found.metrics))
-            self._telemetry.stand(Standing(known=len(machine.roster), excluded=num_excluded(machine.defense)))
+            self._telemetry.stand(Standing(known=machine.num_clients, excluded=num_excluded(machine.defense)))
         for feed in self._feeds:
             feed.write()
 

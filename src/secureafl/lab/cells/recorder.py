@@ -37,7 +37,7 @@ class Recorder:
         return self._machine.ticket(number)
 
     def issue(self, client: ClientId, version: int | None = None) -> Ticket:
-        return self._run.issue(self._machine.roster[client], version)
+        return self._run.issue(self._machine.name_of(client), version)
 
     def withdraw(self, number: int) -> None:
         self._run.withdraw(number, Event.LEFT, "dropped out")

@@ -79,7 +79,7 @@ def summary(
             "model": hashlib.sha256(simulation.machine.model.params.astype("<f4").tobytes()).hexdigest(),
             "arrivals": simulation.trace.arrivals_sha256(),
         },
-        "num_names": len(simulation.machine.roster),
+        "num_names": simulation.machine.num_clients,
         "server_bytes": sum(array.nbytes for array in simulation.machine.state_dict().values()),
         "dim": lab.task.dim,
         "timing": timing(lab, resumed_at),

@@ -158,7 +158,7 @@ class Simulation:
 
     def _tell(self, observer: RunObserver, ticket: Ticket, version: int, verdict: Verdict, seconds: float) -> None:
         """The row that a journal would hold."""
-        client, reason = self.machine.roster[ticket.client], str(verdict.reason)
+        client, reason = self.machine.name_of(ticket.client), str(verdict.reason)
         observer.row(
             Entry(
                 self.stopwatch.total,

@@ -200,7 +200,7 @@ class Federation:
             rejected=telemetry.num_arrivals() - accepted,
             staleness=telemetry.recent_staleness,
             rate=telemetry.recent_rate,
-            num_clients=len(self._machine.roster),
+            num_clients=self._machine.num_clients,
             latest=telemetry.latest,
         )
 
@@ -274,7 +274,7 @@ class Federation:
         self._stood_at = self.seconds
         with self._lock:
             standing = Standing(
-                known=len(self._machine.roster),
+                known=self._machine.num_clients,
                 quarantined=len(self._quarantine),
                 excluded=num_excluded(self._machine.defense),
                 tickets_open=len(self._machine.open_tickets),

@@ -213,7 +213,7 @@ class Run:
         if ticket is None:
             self.note("", Event.UNSOLICITED, str(verdict.reason))
             return verdict
-        client = self.machine.roster[ticket.client]
+        client = self.machine.name_of(ticket.client)
         if self.machine.model.version == before:
             self._write(self._entry(client, Event.REFUSED, str(verdict.reason), ticket), durable=False)
             return verdict
@@ -245,7 +245,7 @@ class Run:
         ticket = self.machine.ticket(number)
         if ticket is not None:
             self.machine.withdraw(number)
-            client = self.machine.roster[ticket.client]
+            client = self.machine.name_of(ticket.client)
             self._write(self._entry(client, event, reason, ticket), durable=False)
 
     def note(self, client: str, event: Event, reason: str = "") -> None:

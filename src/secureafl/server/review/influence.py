@@ -33,5 +33,5 @@ def influence(run: RecordedRun) -> dict[str, float]:
             continue
         shares = machine.defense.influence(machine.model.params)
         for client, share in (shares or {}).items():
-            found.setdefault(machine.roster[client], []).append(share)
+            found.setdefault(machine.name_of(client), []).append(share)
     return {client: float(np.mean(shares)) for client, shares in found.items()}
