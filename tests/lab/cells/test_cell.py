@@ -113,3 +113,11 @@ def test_a_cells_command_leads_back_to_it(name: str) -> None:
             else:
                 given[option.removeprefix("--")] = int(value) if value.isdigit() else value
         assert CellSettings(**given | read_assignments(overrides)).cell_id() == cell.cell_id()
+
+
+def test_a_setting_that_is_off_is_no_part_of_a_cells_identity() -> None:
+    assert "max_seats" not in CellSettings().complete()["defense_settings"]
+    limited = CellSettings(defense_settings={"max_seats": 20})
+    assert limited.complete()["defense_settings"]["max_seats"] == 20
+    assert limited.cell_id() != CellSettings().cell_id()
+    assert "--set defense_settings.max_seats=20" in limited.command()

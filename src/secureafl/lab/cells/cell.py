@@ -54,6 +54,9 @@ OF_MINORITY = ("minority_share", "minority_class")
 OF_LOCAL_TRAINING = ("local_steps", "local_lr")
 """The same of clients that train for several steps."""
 
+OFF_BY_DEFAULT = {"max_seats"}
+"""The same of a defense's settings that change nothing while they are None."""
+
 
 class CellSettings(Settings):
     """One run: who learns what, who lies how, and who defends. [P] marks the paper's values, [A] ours.
@@ -196,7 +199,10 @@ class CellSettings(Settings):
             values = {key: value for key, value in values.items() if key not in OF_MINORITY}
         if self.local_steps == 1:
             values = {key: value for key, value in values.items() if key not in OF_LOCAL_TRAINING}
-        values["defense_settings"] = self._complete(DEFENSES[self.defense].settings, self.defense_settings)
+        own = self._complete(DEFENSES[self.defense].settings, self.defense_settings)
+        values["defense_settings"] = {
+            key: value for key, value in own.items() if key not in OFF_BY_DEFAULT or value is not None
+        }
         if self.attack != "none":
             values["attack_settings"] = self._complete(ATTACKS[self.attack].settings, self.attack_settings)
         if self.protocol == "virtual-time":
