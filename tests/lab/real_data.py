@@ -17,8 +17,8 @@ IN_THE_REPOSITORY = Path(__file__).parents[2] / "data"
 class RealData:
     """Loads real data sets by name; a test is skipped only where no copy exists.
 
-    Looks where SECUREAFL_DATA points, else in the repository's own folder `data`, which git ignores, and where Debian
-    installs Fashion-MNIST. Never on the hub: tests need no network.
+    Looks where SECUREAFL_DATA points, else in the repository's own folder `data`, which git ignores, and what Debian's
+    packages hold. Never on the hub: tests need no network.
     """
 
     def __init__(self, cache: Path) -> None:

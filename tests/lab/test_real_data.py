@@ -1,4 +1,4 @@
-"""Each of the five data sets, for real: its size and first labels, and a few steps of its own network."""
+"""Each data set, for real: its size and first labels, and a few steps of its own network."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import pytest
 from tests.lab.real_data import RealData
 
 from secureafl.lab.data import LabelKind, fang, time_blocks
+from secureafl.lab.data.characters import SPACE, as_bytes, classes_of
 from secureafl.lab.simulation.task import Task
 from secureafl.lab.streams import stream
 
@@ -17,6 +18,7 @@ SETS = [
     pytest.param("cifar100", "resnet20", (3, 32, 32), 100, marks=pytest.mark.slow),
     pytest.param("tiny-imagenet", "resnet20", (3, 64, 64), 200, marks=pytest.mark.slow),
     pytest.param("udacity", "resnet20", (3, 32, 64), None, marks=pytest.mark.slow),
+    pytest.param("king-james", "char-mlp", (1, 8, 8), 28),
 ]
 
 
@@ -79,3 +81,15 @@ def test_udacity_drives_both_ways_and_in_every_block(load_real: RealData) -> Non
         assert -1 <= targets.min() < -0.2
         assert 0.2 < targets.max() <= 1
     assert all(np.std(dataset.train_y[part]) > 0.01 for part in time_blocks(len(dataset.train_y), 10))
+
+
+def test_king_james_begins_at_the_beginning_and_leaves_every_fifth_chapter_out(load_real: RealData) -> None:
+    dataset = load_real("king-james")
+    assert (len(dataset.train_x), len(dataset.test_x)) == (60_000, 10_000)
+    first = "In the beginning God created the heaven and the earth. And the earth was"
+    np.testing.assert_array_equal(dataset.train_x[0], as_bytes(classes_of(first[:64])).reshape(1, 8, 8))
+    assert dataset.train_y[0] == classes_of(first[64])
+    fifth = "This is the book of the generations of Adam. In the day that God created man"  # Genesis 5
+    np.testing.assert_array_equal(dataset.test_x[0], as_bytes(classes_of(fifth[:64])).reshape(1, 8, 8))
+    assert np.bincount(dataset.test_y).argmax() == SPACE
+    assert np.mean(dataset.test_y == SPACE) == pytest.approx(0.19, abs=0.01)

@@ -50,7 +50,7 @@ def main() -> None:
 @app.command()
 def run(
     dataset: Annotated[
-        str, typer.Option(help="fashion-mnist, cifar10, cifar100, tiny-imagenet or udacity.")
+        str, typer.Option(help="fashion-mnist, cifar10, cifar100, tiny-imagenet, udacity or king-james.")
     ] = "fashion-mnist",
     defense: Annotated[str, typer.Option(help="Who judges; `secureafl defenses` lists them.")] = "secureafl",
     attack: Annotated[
@@ -60,9 +60,9 @@ def run(
             "threedfed, min_max, adaptive, hold, apart, mimic, imitate, flood or whitewash."
         ),
     ] = "none",
-    rounds: Annotated[int | None, typer.Option(help="Arrivals; the paper's number by default.")] = None,
+    rounds: Annotated[int | None, typer.Option(help="Arrivals; the data set's number by default.")] = None,
     seed: Annotated[int, typer.Option(help="All randomness follows from it.")] = 0,
-    architecture: Annotated[str | None, typer.Option(help="The model; the paper's by default.")] = None,
+    architecture: Annotated[str | None, typer.Option(help="The model; the data set's by default.")] = None,
     partition: Annotated[
         str | None,
         typer.Option(

@@ -18,6 +18,13 @@ def test_a_data_set_brings_the_papers_values() -> None:
     assert CellSettings(dataset="tiny-imagenet").rounds == 80_000
 
 
+def test_a_text_brings_ours() -> None:
+    cell = CellSettings(dataset="king-james")
+    assert (cell.architecture, cell.partition, cell.num_clients) == ("char-mlp", "time-blocks", 50)
+    assert (cell.rounds, cell.server_lr, cell.target_label) == (5000, 0.1, 25)
+    assert "main-king-james" not in RECIPES
+
+
 def test_a_run_is_evaluated_twenty_times_but_a_short_one_not_as_often() -> None:
     assert CellSettings().evaluate_every == 1000
     assert CellSettings(dataset="tiny-imagenet").evaluate_every == 4000
@@ -101,7 +108,7 @@ def test_an_attack_brings_its_authors_values_for_such_images() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["main-fashion-mnist", "malicious-fraction", "estimator", "main-udacity", "tuning", "fairness"]
+    "name", ["main-fashion-mnist", "malicious-fraction", "estimator", "main-udacity", "tuning", "fairness", "text"]
 )
 def test_a_cells_command_leads_back_to_it(name: str) -> None:
     for cell in RECIPES[name].cells(seeds=[3])[::7]:

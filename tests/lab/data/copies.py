@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import string
 import struct
 from pathlib import Path
 from typing import Any
@@ -54,3 +55,14 @@ def write_drive(directory: Path, num_frames: int) -> npt.NDArray[np.float32]:
     steering = np.linspace(-1, 1, num_frames, dtype=np.float32)
     write_parquet(directory / "train-00000-of-00001.parquet", np.stack([frame] * num_frames), steering=steering)
     return steering
+
+
+def write_verses(directory: Path, num_chapters: int, sentence: str = "And it came to pass, as was said.") -> None:
+    """Chapters of three verses, each `sentence`, in which `{chapter}` may stand for its number, spelt in letters."""
+    lines = [
+        f"Ge{chapter}:{verse} {sentence.format(chapter=string.ascii_lowercase[chapter - 1] * 4)}"
+        for chapter in range(1, num_chapters + 1)
+        for verse in (1, 2, 3)
+    ]
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / "verses.txt").write_text("\n".join(lines) + "\n")

@@ -5,13 +5,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from PIL import Image
-from tests.lab.data.copies import pixels, write_cifar100, write_idx, write_parquet
+from tests.lab.data.copies import pixels, write_cifar100, write_idx, write_parquet, write_verses
 
 from secureafl.errors import DataError
 from secureafl.lab.data import decoding
-from secureafl.lab.data.loading import load
+from secureafl.lab.data.characters import NUM_CHARACTERS, as_bytes, classes_of
+from secureafl.lab.data.loading import Dataset, find_source, load
 
 pytestmark = pytest.mark.usefixtures("nothing_installed")
 
@@ -67,6 +69,54 @@ def test_udacitys_own_layout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     loaded = load("udacity", tmp_path)
     assert (loaded.train_y.tolist(), loaded.test_y.tolist()) == ([0, 0.25, 0.5, 0.75], [1])
     assert (loaded.train_x[:, 0, 0, 0].tolist(), loaded.test_x[:, 0, 0, 0].tolist()) == ([0, 1, 2, 3], [4])
+
+
+def test_verses_by_chapters(tmp_path: Path) -> None:
+    write_verses(tmp_path / "king-james", 11, "{chapter} and so it went")
+    loaded = load("king-james", tmp_path)
+    letters = {split: set((x // (255 / NUM_CHARACTERS)).astype(int).flat) for split, x in parts(loaded).items()}
+    words = set(classes_of("and so it went"))
+    assert letters["test"] - words == set(classes_of("ej")) - words  # the fifth and the tenth chapter
+    assert letters["train"] - words == set(classes_of("abcdfghik")) - words
+    first = "aaaa and so it went aaaa and so it went aaaa and so it went bbbb and"
+    np.testing.assert_array_equal(loaded.train_x[0].reshape(-1), as_bytes(classes_of(first[:64])))
+    assert loaded.train_y[0] == classes_of(first[64])
+    assert (loaded.num_classes, loaded.image_shape) == (28, (1, 8, 8))
+
+
+def parts(loaded: Dataset) -> dict[str, npt.NDArray[np.uint8]]:
+    return {"train": loaded.train_x, "test": loaded.test_x}
+
+
+def test_verses_that_a_program_prints(tmp_path: Path) -> None:
+    write_verses(tmp_path / "king-james", 5)
+    verses = tmp_path / "king-james" / "verses.txt"
+    with pytest.raises(DataError, match=r"verses\.txt, .* install Debian's package bible-kjv"):
+        load("king-james")
+    program = tmp_path / "bin" / "bible"
+    write_program(program, f"exec /bin/cat {verses}")
+    printed, read = load("king-james"), load("king-james", tmp_path)
+    np.testing.assert_array_equal(printed.train_x, read.train_x)
+    assert find_source("king-james").identity() == find_source("king-james", tmp_path).identity()
+    with pytest.raises(DataError, match="no copy of king-james"):  # a named directory is the only place looked at
+        load("king-james", tmp_path / "empty")
+    write_program(program, "echo no data file >&2; exit 3")
+    with pytest.raises(DataError, match=r"bible .* gen1:1-rev22:21 ended with 3: no data file"):
+        load("king-james")
+
+
+def write_program(file: Path, line: str) -> None:
+    file.parent.mkdir(exist_ok=True)
+    file.write_text(f"#!/bin/sh\n{line}\n")
+    file.chmod(0o755)
+
+
+def test_a_line_that_is_no_verse(tmp_path: Path) -> None:
+    write_verses(tmp_path / "king-james", 5)
+    with (tmp_path / "king-james" / "verses.txt").open("a") as file:
+        file.write("THE END\n")
+    with pytest.raises(DataError, match=r"line 16 of .*verses\.txt is 'THE END', not 'Ge1:1"):
+        load("king-james", tmp_path)
 
 
 class FakeHub:

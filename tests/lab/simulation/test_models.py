@@ -62,11 +62,27 @@ def test_a_shortcut_skips_pixels_and_pads_channels() -> None:
     assert not out[:, 16:].any()
 
 
+def test_a_character_of_the_last_row_counts_by_its_place_and_an_earlier_one_by_its_row() -> None:
+    net = build("char-mlp", (1, 8, 8), 28)
+    assert num_parameters(net) == 28 * 28 + (7 + 8) * 28 * 256 + 256 + 256 * 28 + 28  # 115,756
+    x = torch.rand(1, 1, 8, 8, generator=torch.Generator().manual_seed(0)) * 2 - 1
+    outputs = net(x)
+    for row in range(8):
+        turned, changed = x.clone(), x.clone()
+        turned[0, 0, row] = turned[0, 0, row].flip(0)
+        changed[0, 0, row, 3] = -changed[0, 0, row, 3]
+        assert torch.allclose(net(turned), outputs, atol=1e-6) == (row < 7)
+        assert not torch.allclose(net(changed), outputs, atol=1e-6)
+
+
 def test_mistakes_are_named() -> None:
     with pytest.raises(SettingsError, match="did you mean 'resnet20'"):
         build("resnet-20", (3, 32, 32), 10)
     with pytest.raises(SettingsError, match="at least 10 x 10"):
         build("cnn", (1, 9, 28), 10)
+    for image_shape, num_outputs in (((3, 32, 32), 10), ((1, 8, 8), 1)):
+        with pytest.raises(SettingsError, match="char-mlp reads windows of text"):
+            build("char-mlp", image_shape, num_outputs)
 
 
 @pytest.mark.parametrize(("num_outputs", "scale"), [(1, 0.25), (2, 1.0)])

@@ -66,6 +66,14 @@ def test_look_alikes_are_few_where_few_are_enough() -> None:
     assert found == {"none": 10, "flood": 1, "whitewash": 5, "mimic": 10, "imitate": 10, "apart": 10}
 
 
+def test_a_text_is_learned_by_each_client_from_its_own_stretch() -> None:
+    cells = RECIPES["text"].cells()
+    assert len(cells) == 4 * 6
+    assert {(cell.dataset, cell.partition, cell.rounds, cell.evaluate_every) for cell in cells} == {
+        ("king-james", "time-blocks", 5000, 250)
+    }
+
+
 def test_a_misspelt_recipe_is_met_with_the_nearest() -> None:
     with pytest.raises(SettingsError, match="did you mean 'variants'"):
         find_recipe("variant")

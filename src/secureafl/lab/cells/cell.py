@@ -29,7 +29,25 @@ PAPER_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
         "partition": "time-blocks",
     },
 }
-"""What the paper sets per data set; a cell that says nothing else gets these."""
+"""What the paper sets per data set."""
+
+DATASET_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
+    **PAPER_DEFAULTS,
+    "king-james": {
+        "architecture": "char-mlp",
+        "num_clients": 50,
+        "batch_size": 32,
+        "rounds": 5_000,
+        "server_lr": 0.1,
+        "partition": "time-blocks",
+        "target_label": 25,
+    },
+}
+"""The same, and ours for the sets that the paper does not have; a cell that says nothing else gets these.
+
+On `king-james` each client has a stretch of the text: a book or a few. A backdoor's target is z. A trigger covers the
+last four characters, so a model without a backdoor predicts nearly always the same letter after it, and hardly ever z.
+"""
 
 ATTACK_DEFAULTS: Mapping[tuple[str, str], Mapping[str, Any]] = {
     ("fashion-mnist", "threedfed"): {
@@ -61,17 +79,18 @@ OFF_BY_DEFAULT = {"max_seats"}
 class CellSettings(Settings):
     """One run: who learns what, who lies how, and who defends. [P] marks the paper's values, [A] ours.
 
-    Defaults are those of Fashion-MNIST; another data set brings its own from `PAPER_DEFAULTS`.
+    Defaults are those of Fashion-MNIST; another data set brings its own from `DATASET_DEFAULTS`.
     """
 
     dataset: str = "fashion-mnist"
-    """Which data set; its paper values of architecture, num_clients, batch_size and rounds are the defaults."""
+    """Which data set; it brings defaults of architecture, num_clients, batch_size, rounds and others."""
     source: str | None = None
     """Where its files are; None looks at the environment and then at the Hugging Face hub."""
     labels: Literal["fine", "coarse"] = "fine"
     """CIFAR-100 only: the 100 classes or their 20 groups."""
     architecture: str = "cnn"
-    """The model: the paper's CNN for Fashion-MNIST, ResNet-20 for the rest. [P]"""
+    """The model: the paper's CNN for Fashion-MNIST, ResNet-20 for the rest [P], and a network for characters for
+    King James. [A]"""
     num_clients: int = Field(50, ge=1)
     """All clients: 50, or 10 for Tiny-ImageNet and Udacity. [P]"""
     malicious_fraction: float = Field(0.2, ge=0.0, lt=1.0)
@@ -85,7 +104,7 @@ class CellSettings(Settings):
     defense_settings: dict[str, Any] = Field(default_factory=dict)
     """The defense's own settings; what they leave open follows from this cell."""
     rounds: int = Field(20_000, ge=1)
-    """Arrivals: 20,000, 30,000 for CIFAR, 80,000 for Tiny-ImageNet. [P]"""
+    """Arrivals: 20,000, 30,000 for CIFAR, 80,000 for Tiny-ImageNet [P], and 5,000 for King James. [A]"""
     seed: int = Field(0, ge=0)
     """All randomness follows from it."""
     protocol: Literal["paper", "virtual-time"] = "paper"
@@ -97,19 +116,20 @@ class CellSettings(Settings):
     max_staleness: int | None = Field(None, ge=0)
     """`virtual-time`: answers to older versions are refused; None takes them all. [A]"""
     batch_size: int = Field(32, ge=1)
-    """Samples per upload: 32, or 64 for all but Fashion-MNIST. [P]"""
+    """Samples per upload: 32, or 64 for the paper's other sets. [P]"""
     local_steps: int = Field(1, ge=1)
     """Mini-batches that a client trains on before it sends how far it came; with 1 it sends the gradient. [P: 1]"""
     local_lr: float = Field(0.01, gt=0.0)
     """`local_steps` above 1: the clients' learning rate. Their updates are as long as their way, so `server_lr` is near
     1 / (usual staleness) then. [A]"""
     server_lr: float = Field(0.01, gt=0.0)
-    """The server's learning rate. [P]"""
+    """The server's learning rate: 0.01 [P], and 0.1 for King James. [A]"""
     average_over: int = Field(200, ge=1)
     """Versions that the published model is averaged over; the newest alone is evaluated too. [A]"""
     partition: Literal["paper", "dirichlet", "iid", "time-blocks", "minority"] = "paper"
-    """How data are dealt to clients. [P: by class groups; Udacity is unlike by nature] `minority`: a few clients hold
-    all samples of one class and no others; they are honest, and the rest share the other classes at random. [A]"""
+    """How data are dealt to clients. [P: by class groups; Udacity, and so King James, in stretches] `minority`: a few
+    clients hold all samples of one class and no others; they are honest, and the rest share the other classes at
+    random. [A]"""
     non_iid: float = Field(0.5, gt=0.0, le=1.0)
     """`paper`: chance that a sample goes to its class's own group of clients. [P]"""
     dirichlet_alpha: float = Field(0.5, gt=0.0)
@@ -121,7 +141,7 @@ class CellSettings(Settings):
     num_trusted: int = Field(100, ge=1)
     """Clean samples at the server, drawn from all clients' data, for defenses that need some. [P]"""
     target_label: int = Field(0, ge=0)
-    """What a backdoor wants marked images to be taken for. [A]"""
+    """What a backdoor wants marked images to be taken for: the first class, and 25, a z, for King James. [A]"""
     evaluate_every: int = Field(1000, ge=1)
     """Rounds between two evaluations; by default a twentieth of all rounds, and 50 at least. [A]"""
     num_test: int | None = Field(None, ge=1)
@@ -131,13 +151,13 @@ class CellSettings(Settings):
 
     @model_validator(mode="before")
     @classmethod
-    def _paper_defaults(cls, data: Any) -> Any:
+    def _dataset_defaults(cls, data: Any) -> Any:
         if not isinstance(data, Mapping):
             return data
         name = data.get("dataset", "fashion-mnist")
         if name not in DATASETS:
             raise UnknownSettingError(f"there is no data set {name!r}; {nearest(str(name), list(DATASETS))}")
-        filled = {**PAPER_DEFAULTS.get(name, {}), **data}
+        filled = {**DATASET_DEFAULTS.get(name, {}), **data}
         if own := ATTACK_DEFAULTS.get((name, str(filled.get("attack")))):
             filled["attack_settings"] = {**own, **filled.get("attack_settings", {})}
         rounds = filled.setdefault("rounds", cls.model_fields["rounds"].default)

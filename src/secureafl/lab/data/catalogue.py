@@ -1,9 +1,11 @@
-"""The five data sets: what they are called, what they hold, and where they come from."""
+"""The data sets: what they are called, what they hold, and where they come from."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from secureafl.lab.data.characters import NUM_CHARACTERS, SIDE
 
 UDACITY_ROWS = (60 / 160, 135 / 160)
 """The part of a frame that is kept, as fractions of its height: the road, without sky and bonnet."""
@@ -17,6 +19,12 @@ UDACITY_TEST_EVERY = 5
 The set has no official test part. Neighbouring frames are near-duplicates, so a random choice would test on what was
 trained on; with blocks only the frames at their edges have such neighbours.
 """
+
+VERSES_TEST_EVERY = 5
+"""One chapter in this many is for testing, so that no test window holds a character of the training text."""
+
+VERSES_WINDOWS: Mapping[str, int] = {"train": 60_000, "test": 10_000}
+"""Windows that are taken from either part. For training one begins every 55 characters, so neighbours share a few."""
 
 SYSTEM_DIRECTORY = "/usr/share/datasets"
 """Where Debian's packages install data sets."""
@@ -35,6 +43,7 @@ class DatasetRecipe:
     time_split    no official test part: blocks of time are set aside
     files         what a local copy consists of, for someone who has none
     package       Debian's package of it
+    printed_by    the command of that package that prints it; not in `repr`, which names decoded copies
     """
 
     image_shape: tuple[int, int, int]
@@ -46,6 +55,7 @@ class DatasetRecipe:
     time_split: bool = False
     files: str = "train-*.parquet and test-*.parquet"
     package: str | None = None
+    printed_by: tuple[str, ...] | None = field(default=None, repr=False)
 
 
 DATASETS: Mapping[str, DatasetRecipe] = {
@@ -80,6 +90,13 @@ DATASETS: Mapping[str, DatasetRecipe] = {
         time_split=True,
         files="what is in Udacity's sample of simulator driving (driving_log.csv and IMG/, from "
         "https://d17h27t6h515a5.cloudfront.net/topher/2016/December/584f6edd_data/data.zip)",
+    ),
+    "king-james": DatasetRecipe(
+        image_shape=(1, SIDE, SIDE),
+        targets={"fine": (NUM_CHARACTERS, ("next",))},
+        files="verses.txt, one verse a line, such as 'Ge1:1 In the beginning …',",
+        package="bible-kjv",
+        printed_by=("bible", "-p", "/usr/lib", "-f", "gen1:1-rev22:21"),
     ),
 }
 """Every data set by name."""

@@ -2,7 +2,8 @@
 
 Where it comes from is one setting, `source`: "hub", or a directory that holds one directory per data set
 (`<source>/cifar10/train-00000-of-00005.parquet`, …). Left open, the environment variable SECUREAFL_DATA may name that
-directory; then the place where Debian's packages install data sets is looked at; and without the variable, the hub.
+directory; then Debian's packages are looked at, the place where they install data sets and the program that prints this
+one; and without the variable, the hub.
 
 Shapes: N images, C channels, H x W pixels.
 """
@@ -10,6 +11,7 @@ Shapes: N images, C channels, H x W pixels.
 from __future__ import annotations
 
 import os
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias
@@ -20,7 +22,7 @@ from secureafl.errors import DataError, SettingsError
 from secureafl.lab.arrays import Images, Labels
 from secureafl.lab.data.catalogue import DATASETS, SYSTEM_DIRECTORY, DatasetRecipe
 from secureafl.lab.data.decoding import decoded
-from secureafl.lab.data.sources import Hub, IdxDirectory, ParquetDirectory, Source, UdacityLog
+from secureafl.lab.data.sources import Hub, IdxDirectory, ParquetDirectory, Source, UdacityLog, Verses
 from secureafl.settings import nearest
 
 ENVIRONMENT_VARIABLE = "SECUREAFL_DATA"
@@ -97,6 +99,8 @@ def find_source(name: str, source: str | Path | None = None) -> Source:
     for place in places:
         if (found := _in_directory(place / name, recipe)) is not None:
             return found
+    if source is None and recipe.printed_by is not None and shutil.which(recipe.printed_by[0]) is not None:
+        return Verses.printed(recipe.printed_by)
     if named or recipe.hub is None:
         raise DataError(_missing(name, recipe, places))
     return _hub(name, recipe)
@@ -109,6 +113,8 @@ def _in_directory(directory: Path, recipe: DatasetRecipe) -> Source | None:
         return IdxDirectory(directory)
     if (directory / "driving_log.csv").is_file():
         return UdacityLog(directory)
+    if (directory / "verses.txt").is_file():
+        return Verses.in_file(directory / "verses.txt")
     return None
 
 

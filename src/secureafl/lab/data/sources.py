@@ -1,4 +1,5 @@
-"""Where a data set is read from: a directory with Parquet or IDX files or Udacity's log, or the Hugging Face hub.
+"""Where a data set is read from: a directory with Parquet or IDX files, Udacity's log or verses, a program that prints
+verses, or the Hugging Face hub.
 
 A source hands out the images of one part of a set one at a time, as the Pillow images or arrays they were stored as;
 `secureafl.lab.data.decoding` makes arrays of one shape of them.
@@ -8,8 +9,12 @@ from __future__ import annotations
 
 import csv
 import gzip
+import hashlib
 import io
+import itertools
 import math
+import re
+import subprocess
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,12 +25,14 @@ import numpy.typing as npt
 from PIL import Image
 
 from secureafl.errors import DataError
-from secureafl.lab.data.catalogue import DatasetRecipe
+from secureafl.lab.data.catalogue import VERSES_TEST_EVERY, VERSES_WINDOWS, DatasetRecipe
+from secureafl.lab.data.characters import classes_of, windows
 
 Targets: TypeAlias = dict[str, npt.NDArray[Any]]
 
 _PARQUET_ROWS = 512
 _IDX_PARTS = {"train": "train", "test": "t10k"}
+_VERSE = re.compile(r"(\w+):\d+ (.*)")
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,6 +130,54 @@ class UdacityLog:
         names = [row[0].strip().replace("\\", "/").rpartition("/")[2] for row in rows]
         images = (Image.open(self._directory / "IMG" / name) for name in names)
         return Part(images, {"fine": np.array([float(row[3]) for row in rows], np.float32)})
+
+
+class Verses:
+    """The verses of a book, one a line after its chapter and number: `Ge1:1 In the beginning …`.
+
+    Every fifth chapter is for testing. The chapters of a part are joined, and windows of characters are taken from them
+    in their order.
+    """
+
+    def __init__(self, text: str, origin: str) -> None:
+        self._text = text
+        self._origin = origin
+
+    @classmethod
+    def in_file(cls, file: Path) -> Verses:
+        """A text file."""
+        return cls(file.read_text(encoding="utf-8"), str(file))
+
+    @classmethod
+    def printed(cls, command: tuple[str, ...]) -> Verses:
+        """What a program prints."""
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False, encoding="utf-8")
+        if done.returncode != 0:
+            raise DataError(f"{' '.join(command)} ended with {done.returncode}: {done.stderr.strip()}")
+        return cls(done.stdout, f"what {command[0]} prints")
+
+    def identity(self) -> str:
+        return f"verses:{hashlib.sha256(self._text.encode()).hexdigest()}"
+
+    def part(self, split: str) -> Part | None:
+        if split not in VERSES_WINDOWS:
+            return None
+        is_test = split == "test"
+        chapters = itertools.groupby(self._verses(), key=lambda verse: verse[0])
+        text = " ".join(
+            " ".join(verse for _, verse in verses)
+            for number, (_, verses) in enumerate(chapters, start=1)
+            if (number % VERSES_TEST_EVERY == 0) == is_test
+        )
+        x, y = windows(classes_of(text), VERSES_WINDOWS[split])
+        return Part((Image.fromarray(window) for window in x), {"fine": y})
+
+    def _verses(self) -> Iterator[tuple[str, str]]:
+        """Each verse's chapter and text."""
+        for number, line in enumerate(self._text.splitlines(), start=1):
+            if (verse := _VERSE.fullmatch(line)) is None:
+                raise DataError(f"line {number} of {self._origin} is {line[:40]!r}, not 'Ge1:1 In the beginning …'")
+            yield verse[1], verse[2]
 
 
 class Hub:

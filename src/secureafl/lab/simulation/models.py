@@ -7,6 +7,13 @@
                over all positions before the last layer, so that images of any size fit. With 10 classes 269,722
                parameters.
     small-cnn  the paper's with 8 and 16 filters and 32 hidden units, 14,410 parameters, for tests in a hurry.
+    char-mlp   ours, for windows of text (`secureafl.lab.data.characters`): after Y. Bengio, R. Ducharme, P. Vincent and
+               C. Jauvin, "A Neural Probabilistic Language Model", JMLR 3, 2003, with characters in the place of words.
+               Each character becomes a vector of 28 learned values. 256 hidden units see those of the last row one by
+               one, and the mean of each row before. On 8 x 8 windows with 28 classes it has 115,756 parameters.
+
+`char-mlp` is not recurrent for the sake of time: a GRU of 128 units needed about fifteen times as long for a gradient
+of 32 windows, and its test error after 5,000 arrivals was lower by 0.01 only.
 
 Departure: ResNet-20 has group normalisation where the original has batch normalisation. The running mean and variance
 of the latter are no part of the gradient, so a server that learns from gradients alone never hears of them, and they
@@ -25,6 +32,7 @@ import itertools
 from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -42,6 +50,12 @@ GROUP_CHANNELS = 8
 
 REGRESSION_SCALE = 0.25
 """Initial scale of what a block adds to its shortcut, when there is one output."""
+
+CHARACTER_VALUES = 28
+"""Length of the learned vector that stands for a character."""
+
+CHARACTER_HIDDEN = 256
+"""Hidden units over the characters of a window."""
 
 _BLOCKS_PER_STAGE = 3
 _STAGES = (16, 32, 64)
@@ -118,7 +132,38 @@ class ResNet20(nn.Module):
         return logits
 
 
-ARCHITECTURES: Mapping[str, Build] = {"cnn": cnn, "resnet20": ResNet20, "small-cnn": small_cnn}
+class CharMLP(nn.Module):
+    """Predicts the character after a window: as many classes come in as go out.
+
+    Pixels are in [-1, 1], as a `Task` hands them over. Each stands for the class whose share of that range it is in.
+    """
+
+    def __init__(self, image_shape: ImageShape, num_outputs: int) -> None:
+        super().__init__()
+        channels, height, width = image_shape
+        if channels != 1 or num_outputs < 2:
+            raise SettingsError(
+                f"image_shape = {image_shape} with {num_outputs} outputs: char-mlp reads windows of text, one channel "
+                "of characters with as many classes as outputs; choose another architecture for images"
+            )
+        self.num_characters = num_outputs
+        self.embedding = nn.Embedding(num_outputs, CHARACTER_VALUES)
+        self.hidden = nn.Linear((height - 1 + width) * CHARACTER_VALUES, CHARACTER_HIDDEN)
+        self.dense = nn.Linear(CHARACTER_HIDDEN, num_outputs)
+
+    def forward(self, x: Tensor) -> Tensor:
+        vectors = self.embedding(self.characters(x))
+        earlier, last = vectors[:, :-1].mean(dim=2), vectors[:, -1]
+        logits: Tensor = self.dense(functional.relu(self.hidden(torch.cat([earlier, last], dim=1).flatten(1))))
+        return logits
+
+    def characters(self, x: Tensor) -> Tensor:
+        """(N, H, W) class numbers."""
+        shares = (x.squeeze(1) + 1) * (self.num_characters / 2)
+        return shares.long().clamp(0, self.num_characters - 1)
+
+
+ARCHITECTURES: Mapping[str, Build] = {"cnn": cnn, "resnet20": ResNet20, "small-cnn": small_cnn, "char-mlp": CharMLP}
 
 
 def build(architecture: str, image_shape: ImageShape, num_outputs: int) -> nn.Module:
