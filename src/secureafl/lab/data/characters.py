@@ -34,7 +34,7 @@ def classes_of(text: str) -> npt.NDArray[np.int64]:
 
 def as_bytes(classes: npt.NDArray[np.int64]) -> npt.NDArray[np.uint8]:
     """The byte that stands for each class."""
-    return np.rint((classes + 0.5) * (255 / NUM_CHARACTERS)).astype(np.uint8)
+    return np.asarray(np.rint((classes + 0.5) * (255 / NUM_CHARACTERS)), np.uint8)
 
 
 def windows(classes: npt.NDArray[np.int64], count: int) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:

@@ -428,7 +428,7 @@ def row_of(recipe: Recipe, settings: Mapping[str, Any]) -> str:
     own, defense = settings["defense_settings"], str(settings["defense"])
     if recipe.row == "variant":
         variants = {name: _complete({**MEDIAN, **changes}) for name, changes in PAPER_VARIANTS.items()}
-        return next((name for name, full in variants.items() if full == own), "secureafl")
+        return next((name for name, full in variants.items() if own.items() <= full.items()), "secureafl")
     method = f"{defense}-paper" if reads_literally(settings) else defense
     if recipe.row == "method":
         return method
