@@ -94,12 +94,6 @@ class LastUpdates:
         }
 
 
-def sketch_cosine(a: Vector, b: Vector) -> float | None:
-    """About the cosine between two vectors, from their sketches; None where one of them is 0."""
-    lengths = kernels.dot(a, a) * kernels.dot(b, b)
-    return kernels.dot(a, b) / math.sqrt(lengths) if lengths > 0.0 else None
-
-
 def sketch_distance(a: Vector, b: Vector) -> float:
     """About the distance between two models, from their sketches; exactly 0 for the same model."""
     gap = a - b

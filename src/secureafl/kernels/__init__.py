@@ -13,7 +13,7 @@ from secureafl.kernels.fused import Step, fused_step
 from secureafl.kernels.order_statistics import Rule, coordinate_median, trimmed_mean
 from secureafl.kernels.simd import BLOCK
 from secureafl.kernels.sums import FULL, Replaced, Sum, Surveyed, products_with, replace, reweigh, survey
-from secureafl.kernels.vectors import Change, Measured, change, dot, measure, moved, pair_products
+from secureafl.kernels.vectors import Change, Measured, change, cosine, dot, measure, moved, pair_products
 
 notice.install()
 
@@ -30,6 +30,7 @@ __all__ = [
     "Surveyed",
     "change",
     "coordinate_median",
+    "cosine",
     "dot",
     "estimates",
     "fused_step",

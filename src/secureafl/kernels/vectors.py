@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -112,6 +113,13 @@ def dot(a: Vector, b: Vector) -> float:
     return float(_dot(readable(np.ascontiguousarray(a)), readable(np.ascontiguousarray(b))))
 
 
+def cosine(a: Vector, b: Vector) -> float | None:
+    """The cosine of two vectors; None where one of them is 0."""
+    product, first, second = _cosine(readable(np.ascontiguousarray(a)), readable(np.ascontiguousarray(b)))
+    lengths = first * second
+    return float(product / math.sqrt(lengths)) if lengths > 0.0 else None
+
+
 def moved(params: Vector, direction: Vector, server_lr: np.float32) -> Vector | None:
     """params - server_lr direction, each operation rounded to float32; None if a value is not finite."""
     out = np.empty_like(params)
@@ -134,6 +142,11 @@ def _dot(a, b):  # type: ignore[no-untyped-def]
     for x in range(whole, len(a)):
         sums[x % 8] += np.float64(a[x]) * np.float64(b[x])
     return total(sums)
+
+
+@kernel
+def _cosine(a, b):  # type: ignore[no-untyped-def]
+    return _dot(a, b), _dot(a, a), _dot(b, b)
 
 
 @kernel

@@ -35,16 +35,18 @@ class Averages:
 
     def after(self, client: ClientId, value: float) -> float:
         """What the client's average would be with this value."""
-        before, count = self._averages[client], self._counts[client]
-        return before + max(1.0 / (count + 1), 1.0 - self._decay) * (value - before)
+        return self._with(self._averages[client], self._counts[client], value)
 
     def hear(self, client: ClientId, value: float) -> float:
         """Take in a value; returns the average with it."""
-        self._averages[client] = average = self.after(client, value)
         count = self._counts[client]
+        self._averages[client] = average = self._with(self._averages[client], count, value)
         self._counts[client] = count + 1
         self._size += count == 0
         return average
+
+    def _with(self, before: float, count: int, value: float) -> float:
+        return before + max(1.0 / (count + 1), 1.0 - self._decay) * (value - before)
 
     def forget(self, client: ClientId) -> None:
         """Drop the client's average."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -20,21 +20,21 @@ class Column(Generic[Number]):
 
     def __init__(self, dtype: npt.DTypeLike, nothing: Number) -> None:
         self._nothing: Number = nothing
-        self.values = np.full(_FIRST, nothing, dtype)
+        self._take(np.full(_FIRST, nothing, dtype))
 
     def __getitem__(self, client: ClientId) -> Number:
-        number: Number = self.values[client].item() if client < len(self.values) else self._nothing
+        number: Number = self._view[client] if client < self._length else self._nothing
         return number
 
     def __setitem__(self, client: ClientId, number: Number) -> None:
-        if client >= len(self.values):
-            more = np.full(max(client + 1, 2 * len(self.values)) - len(self.values), self._nothing, self.values.dtype)
-            self.values = np.concatenate([self.values, more])
-        self.values[client] = number
+        if client >= self._length:
+            more = np.full(max(client + 1, 2 * self._length) - self._length, self._nothing, self.values.dtype)
+            self._take(np.concatenate([self.values, more]))
+        self._view[client] = number
 
     def __delitem__(self, client: ClientId) -> None:
-        if client < len(self.values):
-            self.values[client] = self._nothing
+        if client < self._length:
+            self._view[client] = self._nothing
 
     def clients(self) -> Clients:
         """Those that have a number."""
@@ -53,5 +53,10 @@ class Column(Generic[Number]):
     def load(self, clients: Array, numbers: Array) -> None:
         """Give these clients these numbers, and all others none."""
         length = max(_FIRST, 1 + int(np.max(clients, initial=-1)))
-        self.values = np.full(length, self._nothing, self.values.dtype)
+        self._take(np.full(length, self._nothing, self.values.dtype))
         self.values[np.asarray(clients, np.int64)] = numbers
+
+    def _take(self, values: npt.NDArray[Any]) -> None:
+        self.values = values
+        self._length = len(values)
+        self._view: Any = values.data  # gives and takes single numbers in a third of the time

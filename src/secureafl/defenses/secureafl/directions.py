@@ -10,7 +10,6 @@ Shapes: d = parameters, w = WIDTH.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 
 import numpy as np
@@ -18,6 +17,7 @@ import numpy as np
 from secureafl import kernels
 from secureafl.defenses.secureafl.columns import Column
 from secureafl.defenses.secureafl.stages import Arrival, Signs, Votes
+from secureafl.kernels.vectors import NOTHING
 from secureafl.types import Array, ClientId, StateDict, Vector
 
 WIDTH = 512
@@ -42,6 +42,7 @@ class Directions(Votes):
         self._rows = Column(np.int64, -1)  # where each client's stands
         self._free: list[int] = []
         self._num_heard = Column(np.int64, 0)
+        self._asked: tuple[tuple[int, int], Vector, Vector] = (-1, 0), NOTHING, NOTHING  # the last `after`, asked twice
         self._left_out: set[ClientId] = set()
         self._counted: dict[ClientId, None] = {}  # in the order in which they came
         self._sum = np.zeros(WIDTH)  # of those that count
@@ -70,16 +71,19 @@ class Directions(Votes):
 
     def hear(self, arrival: Arrival, *, accepted: bool, remembered: bool) -> None:
         if remembered and arrival.sketch is not None:
-            self._take(arrival.client, arrival.sketch.astype(np.float32), arrival.counts)
+            self._take(arrival.client, np.asarray(arrival.sketch, np.float32), arrival.counts)
 
     def _take(self, client: ClientId, sketch: Vector, counts: bool) -> None:
         after = self.after(client, sketch)
-        self._count(client, False)
         if client not in self:
             self._rows[client] = self._free_row()
+        self._uncount(client)
+        average = self.of(client)
+        average[:] = after
         self._num_heard[client] += 1
-        self.of(client)[:] = after
-        self._count(client, counts and client not in self._left_out)
+        if counts and client not in self._left_out:
+            self._counted[client] = None
+            self._sum += average
 
     def _free_row(self) -> int:
         if not self._free:
@@ -90,40 +94,38 @@ class Directions(Votes):
 
     def after(self, client: ClientId, sketch: Vector) -> Vector:
         """The client's average once this update is taken in; its first ones count alike."""
-        if client not in self:
+        num_heard = self._num_heard[client]
+        if num_heard == 0:
             return sketch
+        if self._asked[0] == (client, num_heard) and self._asked[1] is sketch:
+            return self._asked[2]
         before = self.of(client)
-        weight = np.float32(max(1.0 / (self._num_heard[client] + 1), 1.0 - self._decay))
-        return before + weight * (sketch - before)
+        weight = np.float32(max(1.0 / (num_heard + 1), 1.0 - self._decay))
+        after: Vector = before + weight * (sketch - before)
+        self._asked = (client, num_heard), sketch, after
+        return after
 
     def agreement(self, client: ClientId, direction: Vector) -> float:
         """The cosine between a direction, in place of the client's own, and the sum of all others' that count."""
         others = self._sum - self.of(client) if client in self._counted else self._sum
-        toward = others.astype(np.float32)
-        lengths = kernels.dot(direction, direction) * kernels.dot(toward, toward)
-        return kernels.dot(direction, toward) / math.sqrt(lengths) if lengths > 0.0 else 0.0
+        return kernels.cosine(direction, others.astype(np.float32)) or 0.0
 
     def leave_out(self, client: ClientId, leave_out: bool) -> None:
         """Let the client's direction count no longer, or again from its next update on."""
         if leave_out:
             self._left_out.add(client)
-            self._count(client, False)
+            self._uncount(client)
         else:
             self._left_out.discard(client)
 
-    def _count(self, client: ClientId, counts: bool) -> None:
-        """Put the client's average into the sum, or take it out."""
-        if counts == (client in self._counted):
-            return
-        if counts:
-            self._counted[client] = None
-            self._sum += self.of(client)
-        else:
+    def _uncount(self, client: ClientId) -> None:
+        """Take the client's average out of the sum."""
+        if client in self._counted:
             del self._counted[client]
             self._sum -= self.of(client)
 
     def forget(self, client: ClientId) -> None:
-        self._count(client, False)
+        self._uncount(client)
         self._left_out.discard(client)
         if client in self:
             self._free.append(self._rows[client])

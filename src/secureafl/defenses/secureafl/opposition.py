@@ -73,7 +73,7 @@ class PullsBack(Judge, Votes):
             self._curvatures.admit(curvature, client, arrival.counts)
         if arrival.agreement is not None and arrival.sketch is not None:
             agreement = self._agreement.hear(client, arrival.agreement)
-            pull = self._pull(client, arrival.sketch.astype(np.float32))
+            pull = self._pull(client, np.asarray(arrival.sketch, np.float32))
             arrival.evidence.update(agreement=agreement, pull=pull)
             if self._agreement.count(client) >= 2:
                 self._agreements.admit(agreement, client, arrival.counts)

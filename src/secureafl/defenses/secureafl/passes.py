@@ -16,7 +16,7 @@ from secureafl import kernels
 from secureafl.defenses.secureafl.combine.running_mean import RunningMean
 from secureafl.defenses.secureafl.directions import WIDTH, draw_signs
 from secureafl.defenses.secureafl.stages import Arrival, Ballot, Estimator, Stages, WeighsClients
-from secureafl.history import History, LastUpdates, Row, sketch_cosine, sketch_distance
+from secureafl.history import History, LastUpdates, Row, sketch_distance
 from secureafl.kernels.vectors import NOTHING
 from secureafl.types import Array, ClientId, StateDict, Update, Vector
 
@@ -260,7 +260,6 @@ class OverSender:
             delta_change=math.sqrt(found.change),
             param_change=0.0 if row is None else sketch_distance(found.base_sketch, row.base_sketch),
             agreement=self._cosine(found.square, found.consensus),
-            curvature=None if row is None else _curvature(found, row, 1.0),
             sketch=found.sketch / np.float32(norm) if norm > 0.0 else None,
         )
         return arrival, found
@@ -271,7 +270,7 @@ class OverSender:
         """
         row = self._mean.rows.read(arrival.client)
         if arrival.norm <= longest or longest == 0.0:
-            return arrival
+            return arrival if row is None else replace(arrival, curvature=_curvature(measured, row))
         share = longest / arrival.norm
         if row is None:
             return replace(arrival, excess=1.0 / share)
@@ -290,7 +289,7 @@ class OverSender:
             arrival.evidence["change_shortened_to"] = share = furthest / arrival.delta_change
             of_delta, of_row = of_delta * share, 1.0 - share
         row = self._mean.rows.read(arrival.client)
-        sketch = np.float32(of_delta) * measured.sketch
+        sketch = measured.sketch if of_delta == 1.0 else np.float32(of_delta) * measured.sketch
         if row is not None and of_row:
             sketch += np.float32(of_row) * row.sketch
         return Mixed(of_delta, of_row, (sketch, measured.base_sketch))
@@ -332,7 +331,7 @@ class OverSender:
         row = self._mean.rows.read(client)
         if row is None:
             return None
-        return _curvature(kernels.survey(delta, base, NOTHING, NOTHING, self._signs, WIDTH), row, 1.0)
+        return _curvature(kernels.survey(delta, base, NOTHING, NOTHING, self._signs, WIDTH), row)
 
     def influence(self, params: Vector, number: int) -> dict[ClientId, float]:
         return self._mean.shares()
@@ -357,6 +356,7 @@ class OverSender:
         return product / math.sqrt(lengths) if lengths > 0.0 else 0.0
 
 
-def _curvature(found: kernels.Surveyed, row: Row, share: float) -> float | None:
-    """The cosine between how a client's update, or this share of it, and its model changed since its last one."""
-    return sketch_cosine(np.float32(share) * found.sketch - row.sketch, found.base_sketch - row.base_sketch)
+def _curvature(found: kernels.Surveyed, row: Row, share: float = 1.0) -> float | None:
+    """About the cosine between how a client's update, or this share of it, and its model changed since its last one."""
+    sketch = found.sketch if share == 1.0 else np.float32(share) * found.sketch
+    return kernels.cosine(sketch - row.sketch, found.base_sketch - row.base_sketch)
