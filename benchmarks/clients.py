@@ -4,15 +4,13 @@
 
 The same federation twice, a process each: with a thousand clients, and with as many as asked for. A fifth of them send
 ten times the opposite. Said of each: time per arrival on the clock and of the process, the slowest arrival that took no
-snapshot, the peak of resident memory, and how far from the optimum the model ends.
-The second is killed when it is done and resumed: how long that takes, and whether the model is the same. Results go to
-results/clients.json.
+snapshot, the peak of resident memory, and how far from the optimum the model ends. The second is killed when it is done
+and resumed: how long that takes, and whether the model is the same. Results go to results/clients.json.
 """
 
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
 import os
 import resource
@@ -29,7 +27,7 @@ from _common import write
 
 from secureafl import Machine
 from secureafl.server import FederationSettings, Run
-from secureafl.types import Vector
+from secureafl.server.record.run import model_hash
 
 FEW = 1_000
 IN_FLIGHT = 10
@@ -61,10 +59,6 @@ def name_of(client: int) -> str:
     return f"client-{client:07d}"
 
 
-def digest(params: Vector) -> str:
-    return hashlib.sha256(params.tobytes()).hexdigest()[:16]
-
-
 def feed(run_dir: Path, clients: int, seats: int, arrivals: int, dim: int) -> dict[str, Any]:
     """Run to the end, and die there without a word to the run."""
     chosen = settings(run_dir, seats, arrivals)
@@ -93,14 +87,14 @@ def feed(run_dir: Path, clients: int, seats: int, arrivals: int, dim: int) -> di
         "slowest_process_ms": 1e3 * slowest,
         "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3,
         "distance": float(np.linalg.norm(run.machine.published.params - optimum) / np.linalg.norm(optimum)),
-        "model": digest(run.machine.model.params),
+        "model": model_hash(run.machine.model.params).hex(),
     }
 
 
 def resume(run_dir: Path, clients: int, seats: int, arrivals: int, dim: int) -> dict[str, Any]:
     chosen, clock = settings(run_dir, seats, arrivals), time.perf_counter()
     run = Run.resume(machine(chosen, clients, dim), chosen, facts=chosen.facts())
-    found = {"resume_seconds": time.perf_counter() - clock, "resumed_model": digest(run.machine.model.params)}
+    found = {"resume_seconds": time.perf_counter() - clock, "resumed_model": model_hash(run.machine.model.params).hex()}
     run.close()
     return found
 

@@ -124,7 +124,8 @@ class SecureAFLSettings(Settings):
     its own tests; `median` with the other defaults is the default of 0.1; `mean` is Variant I. [P: median]"""
     against_consensus: float | None = Field(0.75, ge=0.0)
     """A client is excluded while its updates, on average, pull against the mean of all votes at least this share as
-    hard as the usual client's pull along with it. None for no such test. For `running_mean`. [A]"""
+    hard as the usual client's pull along with it, or while they push on where the model goes. None for no such tests.
+    For `running_mean`. [A]"""
     steps_per_interval: float | None = Field(2.0, gt=0.0)
     """How many updates of one client may move the model while the usual client sends one. Updates beyond that renew
     the client's vote and move nothing. None for no such budget. For `running_mean`. [A]"""

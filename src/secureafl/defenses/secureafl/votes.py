@@ -1,5 +1,5 @@
-"""Who has no vote: clients rejected too often in a row. Two more stages of this kind stand beside: `AgainstConsensus`
-in `judges`, `Groups` in `collusion`.
+"""Who has no vote: clients rejected too often in a row. More stages of this kind stand beside: `PullsBack` in
+`opposition`, `AgainstConsensus` in `judges`, `Groups` in `collusion`.
 """
 
 from __future__ import annotations

@@ -63,7 +63,8 @@ _READ_UPDATE = {
 }
 _NO_UPDATE = {1: "payload IS NULL", 2: "number NOT IN (SELECT number FROM updates)"}
 _MISSING_UPDATE = (
-    "SELECT min(number) FROM log WHERE sent IS NOT NULL AND number NOT IN (SELECT number FROM updates)"
+    "SELECT min(number), (SELECT max(number) FROM log) FROM log"
+    " WHERE sent IS NOT NULL AND number NOT IN (SELECT number FROM updates)"
     " AND number > (SELECT coalesce(max(base), 0) FROM log WHERE event = ?)"
 )
 _BATCH = 500
@@ -169,6 +170,7 @@ class Journal:
         self.seconds = 0.0  # of the newest row, once the log was checked
         self.forgotten = 0  # the newest row that was forgotten, once the log was checked
         self._checked = 0  # the newest row up to which the chain was followed
+        self._updates_checked = 0  # up to which a missing update was forgotten
         try:
             self._database = connect(address)
         except sqlite3.Error as error:
@@ -482,9 +484,10 @@ class Journal:
     def _check_updates(self) -> None:
         """Every update that was sent is there, but for those that were forgotten."""
         with self._lock, self._explained():
-            missing = self._database.execute(_MISSING_UPDATE, [str(Event.UPDATES_FORGOTTEN)]).fetchone()[0]
+            missing, newest = self._database.execute(_MISSING_UPDATE, [str(Event.UPDATES_FORGOTTEN)]).fetchone()
         if missing is not None:
             raise StoreError(f"{self.path}: the update in row {missing} is missing, and no row says why")
+        self._updates_checked = newest or 0
 
     def _shortfall(self, head: Head, expected: Head) -> str:
         if head.number < expected.number:
@@ -530,7 +533,7 @@ class Journal:
         with self._lock, self._explained():
             found = self._database.execute(_READ_UPDATE[self._format], [number]).fetchone()
         if found is None or found[0] is None:
-            if self._format != 1:
+            if self._format != 1 and number > self._updates_checked:
                 self._check_updates()
             return None
         update, checksum = found
