@@ -97,33 +97,33 @@ def audit(
     Or it is the `postgresql://` URL given as `run-dir`.
     """
     place = parse_place(run)
-    recorded = RecordedRun.open(place)
-    if update is not None:
-        entry = auditing.arrival(recorded, update)
-        if entry is None:
-            raise SettingsError(f"{place} has no arrival {update}")
-        for line in auditing.explain(entry):
-            console.print(Text(line))
-        return
-    records = auditing.client_records(recorded)
-    if as_json:
-        typer.echo(json.dumps([record.summary() for record in records], indent=2))
-    elif as_csv:
-        writer = csv.DictWriter(sys.stdout, fieldnames=list(records[0].summary()) if records else [])
-        writer.writeheader()
-        writer.writerows(_csv_row(record) for record in records)
-    else:
-        weighs = any(record.vote is not None for record in records)
-        console.print(_audit_table(place, records, recorded.facts, weighs=weighs))
-        if found := notices(records, recorded.facts):
-            console.print(Text(ADVICE))
-            for client, why in found.items():
-                console.print(Text(f"  {visible(client)}: {why}"), soft_wrap=True)
-        console.print(
-            f"{_ABOUT_VOTE if weighs else _ABOUT_INFLUENCE}; stale: versions behind;\n"
-            "factor: how abruptly it changed, median; seen: last. More: --json, --csv.\n"
-            "One verdict in plain words: [bold]secureafl audit RUN --update N[/bold]"
-        )
+    with RecordedRun.open(place) as recorded:
+        if update is not None:
+            entry = auditing.arrival(recorded, update)
+            if entry is None:
+                raise SettingsError(f"{place} has no arrival {update}")
+            for line in auditing.explain(entry):
+                console.print(Text(line))
+            return
+        records = auditing.client_records(recorded)
+        if as_json:
+            typer.echo(json.dumps([record.summary() for record in records], indent=2))
+        elif as_csv:
+            writer = csv.DictWriter(sys.stdout, fieldnames=list(records[0].summary()) if records else [])
+            writer.writeheader()
+            writer.writerows(_csv_row(record) for record in records)
+        else:
+            weighs = any(record.vote is not None for record in records)
+            console.print(_audit_table(place, records, recorded.facts, weighs=weighs))
+            if found := notices(records, recorded.facts):
+                console.print(Text(ADVICE))
+                for client, why in found.items():
+                    console.print(Text(f"  {visible(client)}: {why}"), soft_wrap=True)
+            console.print(
+                f"{_ABOUT_VOTE if weighs else _ABOUT_INFLUENCE}; stale: versions behind;\n"
+                "factor: how abruptly it changed, median; seen: last. More: --json, --csv.\n"
+                "One verdict in plain words: [bold]secureafl audit RUN --update N[/bold]"
+            )
 
 
 @app.command()
@@ -246,10 +246,10 @@ def replay(
 
     For example: `secureafl replay runs/today --defense kardam`, or `--set tolerance=4` for the run's own defense.
     """
-    recorded = RecordedRun.open(parse_place(run))
-    machine = recorded.machine(defense=defense, changes=read_assignments(changes or []))
-    scorer = _import(evaluate) if evaluate is not None else None
-    found = compare(recorded, machine, evaluate=scorer, evaluate_every=evaluate_every)
+    with RecordedRun.open(parse_place(run)) as recorded:
+        machine = recorded.machine(defense=defense, changes=read_assignments(changes or []))
+        scorer = _import(evaluate) if evaluate is not None else None
+        found = compare(recorded, machine, evaluate=scorer, evaluate_every=evaluate_every)
     own = visible(str(recorded.facts["defense"]))
     table = Table(title=escape(f"{recorded.place}: {found.num_arrivals} arrivals, {own} then, {defense or own} now"))
     for column in ("client", "arrivals", "accepted then", "accepted now"):
@@ -281,7 +281,8 @@ def eject(
     For example: `secureafl eject runs/today --client client-3 --out runs/fixed`. The run itself stays as it is.
     """
     repaired = parse_place(out)
-    repair = ejecting.eject(RecordedRun.open(parse_place(run)), client, repaired)
+    with RecordedRun.open(parse_place(run)) as recorded:
+        repair = ejecting.eject(recorded, client, repaired)
     console.print(f"{repair.removed} arrivals taken out, {repair.kept} kept; the model moved by {repair.distance:.4g}.")
     if repair.left_out:
         console.print(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 from secureafl.defenses import Reference, Scorer, build_defense
 from secureafl.errors import StoreError
@@ -41,6 +41,12 @@ class RecordedRun:
             journal.close()
             raise
         return cls(place, journal, facts, snapshots, first)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.journal.close()
 
     def require_updates(self, purpose: str) -> None:
         """Raise if an update is not on record any more, or never was: `purpose`, a command, repeats them all."""
