@@ -97,6 +97,17 @@ def test_who_lost_the_lead_can_write_nothing_and_is_told_who_leads(run_url: RunU
     new.close()
 
 
+def test_the_epoch_alone_refuses_a_write(run_url: RunUrl) -> None:
+    """The next leader has written nothing yet, so the head is still the old one's."""
+    old = begin(run_url)
+    stop_renewing(lease_of(old))
+    new = lead(run_url)
+    with pytest.raises(StoreError, match="is led by"):
+        old.journal.append(LEFT)
+    old.close()
+    new.lease.release()
+
+
 def test_a_transaction_that_its_server_left_open_does_not_hold_up_the_next_leader(run_url: RunUrl) -> None:
     old = begin(run_url)
     stop_renewing(lease_of(old))
