@@ -15,7 +15,7 @@ from secureafl.errors import StoreError
 from secureafl.server.record.chain import Head, row_hash
 from secureafl.server.record.entries import Event
 from secureafl.server.record.journal import Journal
-from secureafl.server.record.tables import SAID, Row
+from secureafl.server.record.log_tables import SAID, Row
 from secureafl.text import one_line
 
 TABLES = ("log", "snapshots", "facts")

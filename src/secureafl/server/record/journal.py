@@ -20,7 +20,7 @@ from typing import Any
 from secureafl.errors import StoreError
 from secureafl.server.record.chain import Head, first_hash, row_hash
 from secureafl.server.record.entries import RENAMED_REASONS, Entry, Event
-from secureafl.server.record.tables import COLUMNS, Row, Tables
+from secureafl.server.record.log_tables import COLUMNS, Row, Tables
 from secureafl.text import one_line
 from secureafl.types import UNJUDGED
 

@@ -25,7 +25,7 @@ from secureafl.server.record.address import LEASE_SECONDS, RunUrl
 from secureafl.server.record.chain import Head, first_hash
 from secureafl.server.record.journal import Journal, cannot_open, fact_texts
 from secureafl.server.record.lease import Database, Lease
-from secureafl.server.record.tables import Row
+from secureafl.server.record.log_tables import Row
 from secureafl.text import one_line
 
 PART_BYTES = 4 << 20

@@ -27,7 +27,7 @@ from secureafl.server.record.entries import Entry, Event
 from secureafl.server.record.observer import RunObserver
 from secureafl.server.record.snapshots import Snapshots
 from secureafl.server.record.sqlite import create_journal
-from secureafl.server.record.store import Hold, Store
+from secureafl.server.record.store import RunHold, Store
 from secureafl.settings import Settings
 from secureafl.text import one_line
 from secureafl.types import UNJUDGED, Reason, Vector, Verdict
@@ -155,7 +155,7 @@ class Run:
         self._clock = clock
         self._began = clock()
         self._observer: RunObserver | None = None
-        self._hold: Hold | None = None
+        self._hold: RunHold | None = None
         self._snapshots: Snapshots | None = None
         if self.store is not None:
             self._hold = self.store.hold()

@@ -14,7 +14,7 @@ from secureafl.files import REAL_DISK, Disk
 from secureafl.server.record.chain import HEAD, Head, HeadFile, first_hash
 from secureafl.server.record.format_1 import TABLES, OldJournal, chained
 from secureafl.server.record.journal import Journal, cannot_open, fact_texts, opening
-from secureafl.server.record.tables import Row
+from secureafl.server.record.log_tables import Row
 from secureafl.text import one_line
 
 SCHEMA = (

@@ -36,7 +36,7 @@ class Files(Protocol):
         """Remove a file, if it is there."""
 
 
-class Hold(Protocol):
+class RunHold(Protocol):
     """A run that one server holds."""
 
     def require(self) -> None:
@@ -57,7 +57,7 @@ class Store(Protocol):
     def files(self) -> Files:
         """Its files."""
 
-    def hold(self) -> Hold:
+    def hold(self) -> RunHold:
         """Take the run, for one server; `StoreError` says who has it. It need not have begun."""
 
     def is_held(self) -> bool:
