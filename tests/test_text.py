@@ -43,6 +43,7 @@ def test_a_reason_is_one_line_and_not_long(text: str, line: str) -> None:
         ("x" * MAX_NAME, None),
         ("x" * (MAX_NAME + 1), "a client's name has 201 characters: 1 to 200 are allowed"),
         ("", "a client's name has 0 characters: 1 to 200 are allowed"),
+        ("a\0", r"a client's name is no text: a\x00"),
         ("a\ud800", r"a client's name is no text: a\ud800"),
     ],
 )

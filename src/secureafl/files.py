@@ -182,6 +182,11 @@ def locked(directory: Path) -> Iterator[None]:
         yield
 
 
+def this_process() -> str:
+    """This process, as others are told who has something."""
+    return f"pid {os.getpid()} on {socket.gethostname()}"
+
+
 LOCK = "lock"
 
 
@@ -199,7 +204,7 @@ class FolderLock:
                 raise StoreError(f"{directory} is in use by {holder}: stop it first, or name another folder")
             time.sleep(0.05)
         self._file.truncate(0)
-        self._file.write(f"pid {os.getpid()} on {socket.gethostname()}\n")
+        self._file.write(f"{this_process()}\n")
         self._file.flush()
 
     def release(self) -> None:

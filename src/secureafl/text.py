@@ -22,10 +22,10 @@ def name_fault(name: str) -> str | None:
     if not 1 <= len(name) <= MAX_NAME:
         return f"a client's name has {len(name)} characters: 1 to {MAX_NAME} are allowed"
     try:
-        name.encode()
+        is_text = b"\0" not in name.encode()  # PostgreSQL takes none in a text
     except UnicodeEncodeError:
-        return f"a client's name is no text: {visible(name)}"
-    return None
+        is_text = False
+    return None if is_text else f"a client's name is no text: {visible(name)}"
 
 
 def one_line(text: str, limit: int = MAX_REASON) -> str:

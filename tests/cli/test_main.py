@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 from secureafl import __version__
 from secureafl.cli import app
 from secureafl.defenses import DEFENSES
+from secureafl.server.record.folder import FolderFiles
 from secureafl.server.record.snapshots import Snapshots
 
 runner = CliRunner()
@@ -76,7 +77,8 @@ def test_audit_explains_one_verdict(tmp_path: Path) -> None:
 
 def test_audit_shows_a_name_as_it_is(tmp_path: Path) -> None:
     run = write_arrivals(tmp_path / "run", 8, clients=("[red]x[/red]", "\x1b[2Jy"), defense="asyncsgd")
-    Snapshots(run / "snapshots").write_first(np.zeros(2, np.float32))
+    (run / "snapshots").mkdir()
+    Snapshots(FolderFiles(run)).write_first(np.zeros(2, np.float32))
     for words in (["audit", str(run)], ["audit", str(run), "--update", "2"]):
         output = runner.invoke(app, words).output
         assert "[red]x[/red]" in output

@@ -32,7 +32,9 @@ def metrics_table() -> str:
         f"| `{metric.name}` | {metric.kind} | {', '.join(f'`{label}`' for label in metric.labels)} | {metric.about} |"
         for metric in METRICS
     ]
-    rows += [f"| `{name}` | gauge |  | {about} There when `run-dir` is set. |" for name, about in DISK_METRICS.items()]
+    rows += [
+        f"| `{name}` | gauge |  | {about} There when `run-dir` is a folder. |" for name, about in DISK_METRICS.items()
+    ]
     return "\n".join(["| metric | kind | labels | meaning |", "|---|---|---|---|", *rows])
 
 

@@ -1,18 +1,18 @@
 """Runs a journaled federation to its end, resuming if it was begun; made to be killed at any instant.
 
-python -m tests.end_to_end.crash_worker RUN_DIR NUM_ARRIVALS
+python -m tests.end_to_end.crash_worker RUN NUM_ARRIVALS [LEASE_SECONDS]
 """
 
 from __future__ import annotations
 
 import hashlib
 import sys
-from pathlib import Path
 
 import numpy as np
 from tests.support import Quadratic
 
 from secureafl import Machine, MachineSettings
+from secureafl.server.record.address import Place, parse_place, store_of
 from secureafl.server.record.run import Run, StoreSettings
 
 PROBLEM = Quadratic(num_clients=10, dim=20_000)
@@ -41,9 +41,9 @@ def fingerprint(run: Run) -> str:
     return total.hexdigest()
 
 
-def main(run_dir: Path, num_arrivals: int) -> None:
-    settings = StoreSettings(run_dir=run_dir, snapshot_every=7)
-    begun = (run_dir / "run.db").exists()
+def main(place: Place, num_arrivals: int, lease_seconds: float = 10.0) -> None:
+    settings = StoreSettings(run_dir=place, snapshot_every=7, lease_seconds=lease_seconds)
+    begun = store_of(place).has_run()
     run = Run.resume(machine(), settings, facts=FACTS) if begun else Run(machine(), settings, facts=FACTS)
     print(f"at {run.machine.model.version}", flush=True)  # noqa: T201
     while run.machine.model.version < num_arrivals:
@@ -55,4 +55,4 @@ def main(run_dir: Path, num_arrivals: int) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]))
+    main(parse_place(sys.argv[1]), int(sys.argv[2]), *map(float, sys.argv[3:]))

@@ -4,12 +4,12 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from secureafl.server.record import sqlite
 from secureafl.server.record.entries import Entry, Event
-from secureafl.server.record.journal import Journal
 
 
 def read_journal(run_dir: Path) -> list[Entry]:
-    journal = Journal.reading(run_dir / "run.db")
+    journal = sqlite.read_journal(run_dir / "run.db")
     rows = list(journal.entries())
     journal.close()
     return rows

@@ -11,8 +11,8 @@ from tests.end_to_end.crash_worker import FACTS, PROBLEM, advance, machine
 
 from secureafl.errors import StoreError
 from secureafl.server.record.entries import Event
-from secureafl.server.record.journal import Journal
 from secureafl.server.record.run import Run, StoreSettings
+from secureafl.server.record.sqlite import read_journal
 
 pytestmark = pytest.mark.end_to_end
 
@@ -110,7 +110,7 @@ def test_a_flipped_byte_in_the_database_never_goes_unnoticed_or_does_no_harm(sha
     except StoreError as error:
         named = str(tmp_path) in str(error)
     else:  # the byte was in a part that no one reads: then nothing is lost
-        journal = Journal.reading(database)
+        journal = read_journal(database)
         named = version == sum(1 for _ in journal.entries(Event.ARRIVAL, payloads=True)) == 30
         journal.close()
     assert named

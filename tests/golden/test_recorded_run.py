@@ -10,7 +10,7 @@ from tests.golden import recorded
 from tests.golden.scenario import digest, rounding
 
 from secureafl.defenses.secureafl.formats import renamed_key
-from secureafl.server.record.format_1 import REASONS
+from secureafl.server.record.entries import RENAMED_REASONS
 from secureafl.server.review.audit import client_records
 from secureafl.server.review.opened import RecordedRun
 
@@ -41,7 +41,7 @@ def test_it_is_resumed_and_goes_on_as_its_own_version_did(run_dir: Path) -> None
 def test_its_audit_says_what_it_said(run_dir: Path) -> None:
     found = {record.client: record.summary() for record in client_records(RecordedRun.open(run_dir))}
     text = json.dumps(EXPECTED["audit"])
-    for old, new in REASONS.items():
+    for old, new in RENAMED_REASONS.items():
         text = text.replace(old, new)
     said = json.loads(text)
     assert found.keys() == said.keys()

@@ -11,7 +11,7 @@ import pytest
 from tests.golden.scenario import CONFIGURATIONS, RECORDS, Record, play, rounding
 
 from secureafl.defenses.secureafl.formats import renamed_key
-from secureafl.server.record.format_1 import REASONS
+from secureafl.server.record.entries import RENAMED_REASONS
 
 
 def test_every_configuration_has_a_record_and_every_record_a_configuration() -> None:
@@ -39,7 +39,7 @@ def test_the_record_is_repeated(configuration: str) -> None:
 
 def in_todays_words(line: str) -> str:
     model, reason = line.split()
-    return f"{model} {REASONS.get(reason, reason)}"
+    return f"{model} {RENAMED_REASONS.get(reason, reason)}"
 
 
 UNREAD = {

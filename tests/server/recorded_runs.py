@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from tests.support import Quadratic
 
 from secureafl import Machine, MachineSettings
+from secureafl.server.record.address import Place
 from secureafl.server.record.run import Run, StoreSettings
 from secureafl.server.review.opened import RecordedRun
 
@@ -21,7 +21,7 @@ MAX_DELAY = 4
 
 
 def record(
-    run_dir: Path,
+    run_dir: Place,
     num_arrivals: int,
     *,
     defense: str = "secureafl",

@@ -13,9 +13,10 @@ from secureafl import Machine
 from secureafl.errors import StoreError
 from secureafl.server.record.chain import HEAD, HeadFile
 from secureafl.server.record.entries import Entry, Event
-from secureafl.server.record.journal import Journal
-from secureafl.server.record.run import DATABASE, SNAPSHOTS, model_hash, repeat
+from secureafl.server.record.folder import DATABASE, FolderFiles
+from secureafl.server.record.run import model_hash, repeat
 from secureafl.server.record.snapshots import Snapshots
+from secureafl.server.record.sqlite import read_journal
 from secureafl.types import UNJUDGED, Reason, Vector, Verdict
 
 _LOST = re.compile(r"(\d+) arrivals after the last snapshot are lost: journal = verdicts")
@@ -139,7 +140,7 @@ class Ledger:
 
     def read(self) -> tuple[dict[int, Entry], int, int]:
         """The log as its files say: rows by number, the newest forgotten one, and the row that the head names."""
-        journal = Journal.reading(self._run_dir / DATABASE)
+        journal = read_journal(self._run_dir / DATABASE)
         try:
             journal.check()
             rows = {entry.number or 0: entry for entry in journal.entries(payloads=True)}
@@ -196,7 +197,7 @@ class Ledger:
 
     def _covered(self) -> int:
         """The newest row that an intact snapshot covers."""
-        snapshots = Snapshots(self._run_dir / SNAPSHOTS, read_only=True)
+        snapshots = Snapshots(FolderFiles(self._run_dir))
         for number, entry in sorted(self._rows.items(), reverse=True):
             if entry.event is Event.SNAPSHOT:
                 try:

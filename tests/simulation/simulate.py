@@ -32,10 +32,10 @@ from secureafl.engines.sessions import Pace, SessionPool
 from secureafl.errors import FederationError, StoreError
 from secureafl.files import load_state
 from secureafl.server import Assignment, Federation
-from secureafl.server.live.federation import MODEL
 from secureafl.server.record.entries import Entry, Event
-from secureafl.server.record.journal import Journal
-from secureafl.server.record.run import DATABASE
+from secureafl.server.record.folder import DATABASE, FolderStore
+from secureafl.server.record.sqlite import read_journal
+from secureafl.server.record.store import MODEL
 from secureafl.types import Reason, Vector, Verdict
 
 MAX_SERVERS = 6
@@ -105,7 +105,9 @@ class SimulatedFederation(Federation):
 
     def __init__(self, scenario: Scenario, ledger: Ledger, disk: FaultyDisk, connect: Connections, **more: Any) -> None:
         settings = scenario.engine_settings(resume=more.pop("resume"))
-        super().__init__(scenario.machine(), scenario.layout, settings, seed=1, connect=connect, disk=disk, **more)
+        assert isinstance(settings.run_dir, Path)
+        store = FolderStore(settings.run_dir, connect=connect, disk=disk)
+        super().__init__(scenario.machine(), scenario.layout, settings, seed=1, store=store, **more)
         self.drive: Callable[[], None] = lambda: None
         self._ledger = ledger
         append = self.journal.append
@@ -143,7 +145,7 @@ class SimulatedFederation(Federation):
 
     def release_folder(self) -> None:
         """As the operating system does when a process dies."""
-        self._run._release_folder()
+        self._run._let_go()
 
 
 class Server:
@@ -341,7 +343,7 @@ class Simulation:
         if self.ledger.was_used:
             return True
         try:
-            Journal.reading(self.run_dir / DATABASE).close()
+            read_journal(self.run_dir / DATABASE).close()
             self.ledger.read()
         except (StoreError, OSError):
             return False

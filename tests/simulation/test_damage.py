@@ -50,7 +50,7 @@ def record(folder: Path, keep_rows: int | None) -> Path:
         ticket = run.issue(f"client-{client}")
         run.receive(ticket.number, PROBLEM.noisy_gradient(client, run.machine.model_of(ticket).params, rng))
         if number == 25:
-            run.journal._database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            run.journal._tables.settle()
         if number % 9 == 4:
             run.withdraw(run.issue("slow").number, Event.EXPIRED, "too slow")
     killed = folder / "killed"

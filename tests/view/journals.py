@@ -6,6 +6,7 @@ from pathlib import Path
 
 from secureafl.server.record.entries import Entry, Event
 from secureafl.server.record.journal import Journal
+from secureafl.server.record.sqlite import create_journal
 
 
 def write_arrivals(
@@ -20,7 +21,7 @@ def write_arrivals(
 ) -> Path:
     """Arrivals of clients in turn, `rate` per second; every fourth is rejected. Returns the run's folder."""
     path.mkdir(parents=True, exist_ok=True)
-    journal = Journal(path / "run.db", {"defense": defense})
+    journal = create_journal(path / "run.db", {"defense": defense})
     append_arrivals(journal, count, clients=clients, rate=rate, payload=payload)
     if finished:
         journal.append(Entry(count / rate, count, "", Event.FINISHED))

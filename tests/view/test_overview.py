@@ -3,7 +3,7 @@ from pathlib import Path
 from tests.server.recorded_runs import LIARS, record
 from tests.view.journals import write_arrivals
 
-from secureafl.server.record.journal import Journal
+from secureafl.server.record.sqlite import create_journal
 from secureafl.server.review.audit import client_records
 from secureafl.view.overview import overview, worst_clients
 from secureafl.view.reader import RunReader, State
@@ -38,7 +38,7 @@ def test_recent_figures_look_back_on_a_hundred_arrivals(tmp_path: Path) -> None:
 
 
 def test_a_run_without_arrivals_has_no_figures(tmp_path: Path) -> None:
-    journal = Journal(tmp_path / "run.db")
+    journal = create_journal(tmp_path / "run.db")
     now = overview(RunReader(tmp_path))
     assert (now.version, now.rate, now.staleness, now.typical, now.threshold) == (0, None, None, None, None)
     journal.close()

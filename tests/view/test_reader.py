@@ -8,7 +8,7 @@ from tests.view.journals import append_arrivals, write_arrivals
 from secureafl.errors import StoreError
 from secureafl.files import FolderLock
 from secureafl.server.record.entries import Entry, Event
-from secureafl.server.record.journal import Journal
+from secureafl.server.record.sqlite import create_journal, open_journal, read_journal
 from secureafl.server.review.audit import client_records
 from secureafl.view.reader import IDLE_SECONDS, RunReader, State
 
@@ -25,7 +25,7 @@ def test_clients_are_those_of_the_audit(tmp_path: Path) -> None:
 
 
 def test_only_what_is_new_is_read(tmp_path: Path) -> None:
-    journal = Journal(tmp_path / "run.db")
+    journal = create_journal(tmp_path / "run.db")
     append_arrivals(journal, 10)
     reader = RunReader(tmp_path)
     assert (len(reader.arrivals), reader.last_number) == (10, 20)
@@ -39,7 +39,7 @@ def test_only_what_is_new_is_read(tmp_path: Path) -> None:
 
 
 def test_a_run_is_live_then_finished_then_live_again(tmp_path: Path) -> None:
-    journal, server = Journal(tmp_path / "run.db"), FolderLock(tmp_path)
+    journal, server = create_journal(tmp_path / "run.db"), FolderLock(tmp_path)
     append_arrivals(journal, 2)
     reader = RunReader(tmp_path)
     states = [reader.state]
@@ -56,9 +56,9 @@ def test_a_run_is_live_then_finished_then_live_again(tmp_path: Path) -> None:
 
 
 def test_a_run_that_stops_while_it_is_read_is_stopped(tmp_path: Path) -> None:
-    journal = Journal(tmp_path / "run.db")
+    journal = create_journal(tmp_path / "run.db")
     append_arrivals(journal, 2)
-    beside = Journal.reading(tmp_path / "run.db")  # SQLite tidies up only after the last of all who have it open
+    beside = read_journal(tmp_path / "run.db")  # SQLite tidies up only after the last of all who have it open
     journal.close()
     reader = RunReader(tmp_path)
     assert (reader.state, len(reader.arrivals)) == (State.STOPPED, 2)
@@ -66,7 +66,7 @@ def test_a_run_that_stops_while_it_is_read_is_stopped(tmp_path: Path) -> None:
 
 
 def test_a_run_that_stops_just_before_it_is_read_is_stopped(tmp_path: Path) -> None:
-    journal = Journal(tmp_path / "run.db")
+    journal = create_journal(tmp_path / "run.db")
     append_arrivals(journal, 2)
     journal.close()
     late = sqlite3.connect(f"{(tmp_path / 'run.db').as_uri()}?mode=ro", uri=True)  # as one who still saw a writer
@@ -78,7 +78,7 @@ def test_a_run_that_stops_just_before_it_is_read_is_stopped(tmp_path: Path) -> N
 
 
 def test_a_run_that_writes_nothing_for_a_while_is_idle(tmp_path: Path) -> None:
-    journal, server = Journal(tmp_path / "run.db"), FolderLock(tmp_path)
+    journal, server = create_journal(tmp_path / "run.db"), FolderLock(tmp_path)
     append_arrivals(journal, 2)
     now = (tmp_path / "run.db-wal").stat().st_mtime
     assert RunReader(tmp_path, clock=lambda: now + IDLE_SECONDS - 1.0).state is State.LIVE
@@ -133,7 +133,7 @@ def test_a_long_run_stays_quick(tmp_path: Path) -> None:
     write_arrivals(tmp_path, 100_000, clients=tuple(f"client-{k}" for k in range(500)), payload=bytes(4096))
     reader = RunReader(tmp_path)
     assert len(reader.arrivals) == 100_000
-    journal = Journal.open(tmp_path / "run.db")
+    journal = open_journal(tmp_path / "run.db")
     append_arrivals(journal, 10, first=100_000)
     read: list[str] = []
     reader.arrivals.add = lambda entry: read.append(entry.client)  # type: ignore[method-assign]

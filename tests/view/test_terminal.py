@@ -8,7 +8,7 @@ from tests.view.journals import append_arrivals, write_arrivals
 
 from secureafl.files import FolderLock
 from secureafl.server.record.entries import Entry, Event
-from secureafl.server.record.journal import Journal
+from secureafl.server.record.sqlite import create_journal
 from secureafl.view.overview import overview
 from secureafl.view.reader import RunReader
 from secureafl.view.terminal import picture, sparkline, watch
@@ -33,7 +33,7 @@ def test_one_picture_of_a_recorded_run(tmp_path: Path) -> None:
 
 
 def test_it_follows_a_live_run_and_ends_with_it(tmp_path: Path) -> None:
-    journal, server = Journal(tmp_path / "run.db"), FolderLock(tmp_path)
+    journal, server = create_journal(tmp_path / "run.db"), FolderLock(tmp_path)
     append_arrivals(journal, 8)
     looks: list[int] = []
 
@@ -53,7 +53,7 @@ def test_it_follows_a_live_run_and_ends_with_it(tmp_path: Path) -> None:
 
 
 def test_it_ends_when_the_user_has_seen_enough(tmp_path: Path) -> None:
-    journal = Journal(tmp_path / "run.db")
+    journal = create_journal(tmp_path / "run.db")
 
     def enough(seconds: float) -> None:
         raise KeyboardInterrupt

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Self
 
 from secureafl.engines.flower import FlowerSettings, read_run_config
@@ -39,6 +40,8 @@ class Scenario:
         settings = read_run_config(run_config, defense=self.defense)
         if settings.run_dir is None:
             return settings
+        if not isinstance(settings.run_dir, Path):
+            raise ValueError(f"scenarios are kept in folders: set run-dir to one, not to {settings.run_dir}")
         return read_run_config(run_config, defense=self.defense, run_dir=settings.run_dir / str(self).replace(" ", "-"))
 
     def train_config(self, run_config: Mapping[str, Any]) -> dict[str, str | float]:

@@ -21,6 +21,7 @@ EXTRAS = {
     **dict.fromkeys(("torch", "datasets", "flwr_datasets", "matplotlib", "ray", "pyarrow", "PIL"), "lab"),
     **dict.fromkeys(("cryptography", "prometheus_client", "starlette", "uvicorn"), "ops"),
     "nvflare": "nvflare",
+    "psycopg": "postgres",
 }
 """What brings a package that is missing."""
 

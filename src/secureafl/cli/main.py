@@ -22,7 +22,9 @@ from secureafl.cli.explain import ExplainingGroup
 from secureafl.cli.laboratory import app as lab
 from secureafl.defenses import DEFENSES, DefenseEntry
 from secureafl.errors import SettingsError
+from secureafl.server.record.address import Place, parse_place
 from secureafl.server.review import audit as auditing
+from secureafl.server.review import copying
 from secureafl.server.review import eject as ejecting
 from secureafl.server.review import verify as verifying
 from secureafl.server.review.notices import ADVICE, notices, said_of
@@ -74,7 +76,12 @@ def defenses(
     console.print(_settings_table(name))
 
 
-RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="The run's folder, the one that holds run.db.")]
+RunArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="RUN", help="The run's folder, the one that holds run.db, or its postgresql://USER@HOST/DATABASE/RUN."
+    ),
+]
 
 
 @app.command()
@@ -87,34 +94,36 @@ def audit(
     """Say who took part in a run, who was accepted, and why not.
 
     RUN is the run's folder, the one that holds `run.db`: `run-dir` of a federation, `--record` of the laboratory.
+    Or it is the `postgresql://` URL given as `run-dir`.
     """
-    recorded = RecordedRun.open(run)
-    if update is not None:
-        entry = auditing.arrival(recorded, update)
-        if entry is None:
-            raise SettingsError(f"{run} has no arrival {update}")
-        for line in auditing.explain(entry):
-            console.print(Text(line))
-        return
-    records = auditing.client_records(recorded)
-    if as_json:
-        typer.echo(json.dumps([record.summary() for record in records], indent=2))
-    elif as_csv:
-        writer = csv.DictWriter(sys.stdout, fieldnames=list(records[0].summary()) if records else [])
-        writer.writeheader()
-        writer.writerows(_csv_row(record) for record in records)
-    else:
-        weighs = any(record.vote is not None for record in records)
-        console.print(_audit_table(run, records, recorded.facts, weighs=weighs))
-        if found := notices(records, recorded.facts):
-            console.print(Text(ADVICE))
-            for client, why in found.items():
-                console.print(Text(f"  {visible(client)}: {why}"), soft_wrap=True)
-        console.print(
-            f"{_ABOUT_VOTE if weighs else _ABOUT_INFLUENCE}; stale: versions behind;\n"
-            "factor: how abruptly it changed, median; seen: last. More: --json, --csv.\n"
-            "One verdict in plain words: [bold]secureafl audit RUN --update N[/bold]"
-        )
+    place = parse_place(run)
+    with RecordedRun.open(place) as recorded:
+        if update is not None:
+            entry = auditing.arrival(recorded, update)
+            if entry is None:
+                raise SettingsError(f"{place} has no arrival {update}")
+            for line in auditing.explain(entry):
+                console.print(Text(line))
+            return
+        records = auditing.client_records(recorded)
+        if as_json:
+            typer.echo(json.dumps([record.summary() for record in records], indent=2))
+        elif as_csv:
+            writer = csv.DictWriter(sys.stdout, fieldnames=list(records[0].summary()) if records else [])
+            writer.writeheader()
+            writer.writerows(_csv_row(record) for record in records)
+        else:
+            weighs = any(record.vote is not None for record in records)
+            console.print(_audit_table(place, records, recorded.facts, weighs=weighs))
+            if found := notices(records, recorded.facts):
+                console.print(Text(ADVICE))
+                for client, why in found.items():
+                    console.print(Text(f"  {visible(client)}: {why}"), soft_wrap=True)
+            console.print(
+                f"{_ABOUT_VOTE if weighs else _ABOUT_INFLUENCE}; stale: versions behind;\n"
+                "factor: how abruptly it changed, median; seen: last. More: --json, --csv.\n"
+                "One verdict in plain words: [bold]secureafl audit RUN --update N[/bold]"
+            )
 
 
 @app.command()
@@ -140,25 +149,32 @@ def verify(
     A head stands for every row before it. Sign it and leave it with somebody else: later, `--against` proves that
     nothing before it was changed.
     """
+    place = parse_place(run)
     if accept_loss:
-        verifying.accept_loss(run)
-    found = verifying.verify(run)
-    console.print(
-        f"{run} is whole: {found.num_rows} rows, {found.num_updates} updates, {found.num_snapshots} snapshots.",
-        markup=False,
-        highlight=False,
-        soft_wrap=True,
-    )
-    typer.echo("no chain: written by 0.1" if found.head is None else f"head {found.head}")
+        verifying.accept_loss(place)
+    _say_whole(place, verifying.verify(place))
     if sign is None and against is None:
         return
     from secureafl.engines import signing
 
     if sign is not None:
-        typer.echo(f"signed: {verifying.sign(run, signing.read_private_key(sign))}")
+        typer.echo(f"signed: {verifying.sign(place, signing.read_private_key(sign))}")
     if against is not None:
-        head = verifying.verify_signed(run, signed or run / verifying.SIGNED, signing.read_public_key(against))
+        head = verifying.verify_signed(place, signed or verifying.signed_file(place), signing.read_public_key(against))
         typer.echo(f"nothing was changed up to row {head.number}, which was signed with this key")
+
+
+@app.command()
+def copy(
+    run: RunArgument,
+    to: Annotated[str, typer.Argument(metavar="TO", help="Folder or URL for the copy. It holds no run yet.")],
+) -> None:
+    """Copy a run from a folder to a database, or back, and check the copy row by row. The run itself stays as it is.
+
+    For example: `secureafl copy runs/today postgresql://secureafl@db/runs/today`. The run's server has to be stopped.
+    """
+    target = parse_place(to)
+    _say_whole(target, copying.copy(parse_place(run), target))
 
 
 @app.command()
@@ -184,7 +200,7 @@ def watch(
     """Show a run in the terminal while it runs, until it is over or Ctrl-C."""
     from secureafl.view import terminal
 
-    terminal.watch(run, console, once=once, seconds=every)
+    terminal.watch(parse_place(run), console, once=once, seconds=every)
 
 
 @app.command()
@@ -202,11 +218,13 @@ def dashboard(
     """Show a run in the browser, live or finished, until Ctrl-C. Reads only."""
     from secureafl.view.web.serve import serve
 
+    place = parse_place(run)
+
     def say(address: str) -> None:
-        console.print(f"{run} is shown at {address}", soft_wrap=True, markup=False, highlight=False)
+        console.print(f"{place} is shown at {address}", soft_wrap=True, markup=False, highlight=False)
         console.print("Ctrl-C ends it.")
 
-    serve(run, host=host, port=port, token=token, say=say)
+    serve(place, host=host, port=port, token=token, say=say)
 
 
 @app.command()
@@ -228,12 +246,12 @@ def replay(
 
     For example: `secureafl replay runs/today --defense kardam`, or `--set tolerance=4` for the run's own defense.
     """
-    recorded = RecordedRun.open(run)
-    machine = recorded.machine(defense=defense, changes=read_assignments(changes or []))
-    scorer = _import(evaluate) if evaluate is not None else None
-    found = compare(recorded, machine, evaluate=scorer, evaluate_every=evaluate_every)
+    with RecordedRun.open(parse_place(run)) as recorded:
+        machine = recorded.machine(defense=defense, changes=read_assignments(changes or []))
+        scorer = _import(evaluate) if evaluate is not None else None
+        found = compare(recorded, machine, evaluate=scorer, evaluate_every=evaluate_every)
     own = visible(str(recorded.facts["defense"]))
-    table = Table(title=escape(f"{run}: {found.num_arrivals} arrivals, {own} then, {defense or own} now"))
+    table = Table(title=escape(f"{recorded.place}: {found.num_arrivals} arrivals, {own} then, {defense or own} now"))
     for column in ("client", "arrivals", "accepted then", "accepted now"):
         table.add_column(column, justify="left" if column == "client" else "right")
     rows = [
@@ -256,14 +274,15 @@ def replay(
 def eject(
     run: RunArgument,
     client: Annotated[list[str], typer.Option(help="A client to take out; may be given several times.")],
-    out: Annotated[Path, typer.Option(help="Folder for the repaired run.")],
+    out: Annotated[str, typer.Option(metavar="RUN", help="Folder or URL for the repaired run.")],
 ) -> None:
     """Rebuild a run's model without the contribution of some clients, from its journal alone.
 
     For example: `secureafl eject runs/today --client client-3 --out runs/fixed`. The run itself stays as it is.
     """
-    recorded = RecordedRun.open(run)
-    repair = ejecting.eject(recorded, client, out)
+    repaired = parse_place(out)
+    with RecordedRun.open(parse_place(run)) as recorded:
+        repair = ejecting.eject(recorded, client, repaired)
     console.print(f"{repair.removed} arrivals taken out, {repair.kept} kept; the model moved by {repair.distance:.4g}.")
     if repair.left_out:
         console.print(
@@ -271,7 +290,17 @@ def eject(
             "the repaired path that they say nothing about it. Resume the run to train on.",
             soft_wrap=True,
         )
-    console.print(f"The repaired run is in {out}; it can be resumed.", markup=False, soft_wrap=True)
+    console.print(f"The repaired run is in {repaired}; it can be resumed.", markup=False, soft_wrap=True)
+
+
+def _say_whole(place: Place, found: verifying.Verified) -> None:
+    console.print(
+        f"{place} is whole: {found.num_rows} rows, {found.num_updates} updates, {found.num_snapshots} snapshots.",
+        markup=False,
+        highlight=False,
+        soft_wrap=True,
+    )
+    typer.echo("no chain: written by 0.1" if found.head is None else f"head {found.head}")
 
 
 def _import(name: str) -> Callable[[Vector], Mapping[str, float]]:
@@ -306,10 +335,12 @@ _ABOUT_VOTE = "vote: what the client's vote weighs now, 1 is whole"
 _ABOUT_INFLUENCE = "influence: how far the model follows the client"
 
 
-def _audit_table(run: Path, records: list[auditing.ClientRecord], facts: Mapping[str, Any], *, weighs: bool) -> Table:
+def _audit_table(
+    place: Place, records: list[auditing.ClientRecord], facts: Mapping[str, Any], *, weighs: bool
+) -> Table:
     """`weighs`: the defense says what votes weigh; otherwise the table has each client's influence."""
     table = Table(
-        title=escape(str(run)), box=None, pad_edge=False, collapse_padding=True, header_style="bold underline"
+        title=escape(str(place)), box=None, pad_edge=False, collapse_padding=True, header_style="bold underline"
     )
     table.add_column("client", no_wrap=True)
     for column in ("updates", "accepted", "vote" if weighs else "influence", "stale", "factor", "seen"):

@@ -59,9 +59,9 @@ def _serve_metrics(
 
 
 def run_name(settings: EngineSettings) -> str:
-    """The run as sinks show it: its folder's name, or the defense and the time."""
-    if settings.run_dir is not None:
-        return settings.run_dir.absolute().name
+    """The run as sinks show it: its own name, or the defense and the time."""
+    if (store := settings.store()) is not None:
+        return store.name
     return f"{settings.defense}-{time.strftime('%Y%m%d-%H%M%S')}"
 
 

@@ -3,6 +3,7 @@
 from secureafl.server.federation_settings import FederationSettings
 from secureafl.server.live.federation import Assignment, Federation, Result, Status
 from secureafl.server.machine import Machine, MachineSettings, Ticket
+from secureafl.server.record.address import RunUrl
 from secureafl.server.record.run import Run
 
 __all__ = [
@@ -13,6 +14,7 @@ __all__ = [
     "MachineSettings",
     "Result",
     "Run",
+    "RunUrl",
     "Status",
     "Ticket",
 ]

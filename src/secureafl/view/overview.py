@@ -58,7 +58,7 @@ def overview(reader: RunReader) -> Overview:
         judged, thresholds = _finite(table.judged[recent]), _finite(table.threshold[recent])
         accepted = int(table.accepted.sum())
         return Overview(
-            run=str(reader.path),
+            run=str(reader.place),
             defense=str(reader.facts.get("defense", "?")),
             state=reader.state,
             seconds=reader.seconds,

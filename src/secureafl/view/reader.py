@@ -8,14 +8,12 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from enum import StrEnum
-from pathlib import Path
 from typing import Any
 
-from secureafl.files import is_held
+from secureafl.server.record.address import Place, store_of
 from secureafl.server.record.entries import Entry, Event
-from secureafl.server.record.journal import Journal, write_ahead
+from secureafl.server.record.journal import Journal
 from secureafl.server.review.audit import ClientRecord
-from secureafl.server.review.opened import find_database
 from secureafl.view.arrivals import Arrivals
 
 IDLE_SECONDS = 60.0
@@ -37,7 +35,7 @@ class State(StrEnum):
     IDLE = "idle"
     """Its server is there, but nothing was written for a minute: its clients are slow."""
     STOPPED = "stopped"
-    """No server holds the folder, and the run did not come to its end."""
+    """No server holds the run, and the run did not come to its end."""
     FINISHED = "finished"
 
     @property
@@ -49,10 +47,10 @@ class State(StrEnum):
 class RunReader:
     """One run's arrivals, clients and events. Threads share it by holding `lock`."""
 
-    def __init__(self, path: Path, *, clock: Callable[[], float] = time.time) -> None:
-        self.path = path
+    def __init__(self, place: Place, *, clock: Callable[[], float] = time.time) -> None:
+        self.place = place
         self.lock = threading.RLock()
-        self._database = find_database(path)
+        self._store = store_of(place)
         self._clock = clock
         self._clear()
         self.refresh()
@@ -69,7 +67,7 @@ class RunReader:
         self.seconds = 0.0
         self._finished = False
         self._closed = False
-        self._file = self._database.stat().st_ino
+        self._identity = self._store.identity()
         self._read_at = float("-inf")
 
     def refresh(self, min_seconds: float = 0.0) -> bool:
@@ -77,11 +75,10 @@ class RunReader:
         with self.lock:
             if time.monotonic() - self._read_at < min_seconds:
                 return False
-            find_database(self.path)
-            if self._database.stat().st_ino != self._file:  # another run took the folder over
+            if self._store.identity() != self._identity:  # another run took the place over
                 self._clear()
             before = self.last_number
-            closed = not is_held(self.path)  # asked first: what a writer leaves last is read then
+            closed = not self._store.is_held()  # asked first: what a writer leaves last is read then
             with self._reading() as journal:
                 if not self.facts:
                     journal.check()
@@ -104,11 +101,7 @@ class RunReader:
     @property
     def quiet_seconds(self) -> float:
         """Time since the run last wrote anything."""
-        written = 0.0
-        for file in (self._database, write_ahead(self._database)):
-            with contextlib.suppress(FileNotFoundError):
-                written = max(written, file.stat().st_mtime)
-        return max(0.0, self._clock() - written)
+        return max(0.0, self._clock() - self._store.written_at())
 
     def arrival(self, version: int) -> Entry | None:
         """The arrival that met the model of this version, with all its evidence."""
@@ -124,7 +117,7 @@ class RunReader:
     @contextlib.contextmanager
     def _reading(self) -> Iterator[Journal]:
         """Opened anew each time, so that a run that is resumed or finished meanwhile is seen as what it is."""
-        journal = Journal.reading(self._database)
+        journal = self._store.read()
         try:
             yield journal
         finally:

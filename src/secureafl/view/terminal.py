@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 from rich.console import Console, Group, RenderableType
@@ -13,6 +12,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from secureafl.server.record.address import Place
 from secureafl.server.review.notices import ADVICE, notices
 from secureafl.text import one_line, visible
 from secureafl.view.arrivals import Numbers
@@ -31,7 +31,7 @@ COLOURS = {State.LIVE: "green", State.IDLE: "yellow", State.STOPPED: "yellow", S
 
 
 def watch(
-    path: Path,
+    place: Place,
     console: Console,
     *,
     once: bool = False,
@@ -39,7 +39,7 @@ def watch(
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
     """Draw the run every so many seconds until it is over or the user has seen enough; with `once`, draw it once."""
-    reader = RunReader(path)
+    reader = RunReader(place)
     if once:
         console.print(picture(reader))
         return

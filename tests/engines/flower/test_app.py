@@ -16,7 +16,7 @@ from tests.engines.flower.fake_grid import FakeGrid, Node, error, reply, trainer
 from secureafl.engines.flower import FlowerSettings, run_federation
 from secureafl.server import Federation, Result
 from secureafl.server.record.entries import Entry, Event
-from secureafl.server.record.journal import Journal
+from secureafl.server.record.sqlite import read_journal
 
 MODEL = {"w": np.zeros(3, np.float32), "b": np.zeros((2, 2), np.float64)}
 QUICK: dict[str, Any] = {"discovery_seconds": 0.02, "poll_seconds": 0.001, "retry_seconds": 0.02, "num_workers": 4}
@@ -25,7 +25,7 @@ QUICK: dict[str, Any] = {"discovery_seconds": 0.02, "poll_seconds": 0.001, "retr
 def federate(grid: FakeGrid, run_dir: Path, **settings: Any) -> tuple[Result, list[Entry]]:
     made = FlowerSettings(**{**QUICK, "stop_after_seconds": 20.0, "run_dir": run_dir, **settings})
     result = run_federation(grid, MODEL, made, console=Console(quiet=True))  # type: ignore[arg-type]
-    journal = Journal.reading(run_dir / "run.db")
+    journal = read_journal(run_dir / "run.db")
     rows = list(journal.entries())
     journal.close()
     return result, rows

@@ -19,7 +19,7 @@ from secureafl.engines.nvflare import app as nvflare_app
 from secureafl.engines.nvflare.codec import Message, pack
 from secureafl.server import Result
 from secureafl.server.record.entries import Event
-from secureafl.server.record.journal import Journal
+from secureafl.server.record.sqlite import read_journal
 
 MODEL = {"w": np.zeros(3, np.float32)}
 QUICK: dict[str, Any] = {"discovery_seconds": 0.02, "retry_seconds": 0.02, "ping_seconds": 0.1}
@@ -77,7 +77,7 @@ def federate(
     monkeypatch.setattr(nvflare_app, "current_context", lambda: context)
     made = NVFlareSettings(**{**QUICK, "stop_after_seconds": 20.0, "run_dir": run_dir, **settings})
     result = run_federation(MODEL, made, console=Console(quiet=True))
-    journal = Journal.reading(run_dir / "run.db")
+    journal = read_journal(run_dir / "run.db")
     events: dict[str, set[str]] = {}
     for row in journal.entries():
         reason = f": {row.reason}" if row.event not in {Event.ARRIVAL, Event.ISSUED} and row.reason else ""

@@ -16,8 +16,9 @@ from secureafl.errors import EvaluationError, FederationError, StoreError
 from secureafl.server import Federation, FederationSettings
 from secureafl.server.live.evaluation import Evaluate
 from secureafl.server.record.entries import Event
-from secureafl.server.record.journal import Connection, Journal, connect_sqlite
+from secureafl.server.record.folder import FolderStore
 from secureafl.server.record.run import model_hash
+from secureafl.server.record.sqlite import Connection, connect_sqlite, read_journal
 
 LAYOUT = Layout.of({"w": np.zeros(2, np.float32)})
 STEP = np.ones(2, np.float32)
@@ -54,7 +55,8 @@ def federation(
 ) -> Federation:
     made = FederationSettings(defense="asyncsgd", run_dir=run_dir, **settings)  # type: ignore[arg-type]
     machine = Machine(AsyncSGD(2), np.zeros(2, np.float32), made.machine())
-    return Federation(machine, LAYOUT, made, connect=connect, evaluate=evaluate)
+    store = None if run_dir is None else FolderStore(run_dir, connect=connect)
+    return Federation(machine, LAYOUT, made, store=store, evaluate=evaluate)
 
 
 def test_a_failed_write_ends_the_run_before_anyone_gets_what_is_not_on_record(tmp_path: Path) -> None:
@@ -83,7 +85,7 @@ def test_a_failed_write_ends_the_run_before_anyone_gets_what_is_not_on_record(tm
         run.note("a", Event.JOINED)
     run.close()
 
-    journal = Journal.reading(tmp_path / "run.db")
+    journal = read_journal(tmp_path / "run.db")
     on_record = {model_hash(np.zeros(2, np.float32)), *(row.model for row in journal.entries(Event.ARRIVAL))}
     journal.close()
     assert {model_hash(params) for params in handed_out} <= on_record

@@ -12,6 +12,7 @@ from tests.server.record.test_run import FACTS, PROBLEM, advance, die, machine, 
 from secureafl import Reason
 from secureafl.errors import StoreError
 from secureafl.files import is_held
+from secureafl.server.record.address import Place
 from secureafl.server.record.entries import Event
 from secureafl.server.record.run import Origin, Run
 from secureafl.server.review.verify import verify
@@ -77,41 +78,41 @@ def test_a_journal_of_verdicts_is_resumed_from_every_point(cut: int, tmp_path: P
     again.close()
 
 
-def test_the_runs_clock_goes_on_also_right_behind_a_snapshot(tmp_path: Path) -> None:
+def test_the_runs_clock_goes_on_also_right_behind_a_snapshot(place: Place) -> None:
     now = 100.0
-    run = Run(machine(), settings(tmp_path), facts=FACTS, clock=lambda: now)
+    run = Run(machine(), settings(place), facts=FACTS, clock=lambda: now)
     now = 150.0
     advance(run, 20)  # a snapshot, and nothing behind it
     die(run)
     now = 7.0  # of another boot
-    resumed = Run.resume(machine(), settings(tmp_path), facts=FACTS, clock=lambda: now)
+    resumed = Run.resume(machine(), settings(place), facts=FACTS, clock=lambda: now)
     assert resumed.seconds == 50.0
     resumed.close()
 
 
-def test_old_rows_are_forgotten_and_the_rest_is_still_proven(tmp_path: Path) -> None:
-    run = Run(machine(), settings(tmp_path, keep_rows=30), facts=FACTS)
+def test_old_rows_are_forgotten_and_the_rest_is_still_proven(place: Place) -> None:
+    run = Run(machine(), settings(place, keep_rows=30), facts=FACTS)
     advance(run, 200)
     run.close()
-    found = verify(tmp_path)
+    found = verify(place)
     assert found.head is not None
     assert found.num_rows < 130 < found.head.number
-    resumed = Run.resume(machine(), settings(tmp_path, keep_rows=30), facts=FACTS)
+    resumed = Run.resume(machine(), settings(place, keep_rows=30), facts=FACTS)
     assert state(resumed) == undisturbed(200)
     advance(resumed, 5)
     assert state(resumed) == undisturbed(205)
     resumed.close()
 
 
-def test_rows_are_forgotten_by_age(tmp_path: Path) -> None:
+def test_rows_are_forgotten_by_age(place: Place) -> None:
     now = 0.0
-    run = Run(machine(), settings(tmp_path, keep_seconds=10.0), facts=FACTS, clock=lambda: now)
+    run = Run(machine(), settings(place, keep_seconds=10.0), facts=FACTS, clock=lambda: now)
     for moment in (1.0, 30.0, 60.0, 90.0):
         now = moment
         advance(run, 20)
     assert min(entry.seconds for entry in run.journal.entries()) >= 60.0
     run.close()
-    verify(tmp_path)
+    verify(place)
 
 
 def test_what_differs_is_named_by_its_own_name(tmp_path: Path) -> None:
@@ -125,11 +126,11 @@ def test_what_differs_is_named_by_its_own_name(tmp_path: Path) -> None:
     Run.resume(machine(), settings(tmp_path), facts=facts).close()
 
 
-def test_a_seed_is_drawn_once_and_found_again(tmp_path: Path) -> None:
+def test_a_seed_is_drawn_once_and_found_again(place: Place) -> None:
     drawn = Origin.drawn()
     assert drawn != Origin.drawn()
-    Run(machine(), settings(tmp_path), facts={**FACTS, "seed": drawn.seed}).close()
-    assert Origin.on_record(tmp_path) == drawn
+    Run(machine(), settings(place), facts={**FACTS, "seed": drawn.seed}).close()
+    assert Origin.on_record(place) == drawn
 
 
 def test_what_died_before_it_began_is_begun_anew(tmp_path: Path) -> None:

@@ -5,13 +5,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.postgres import Tamper
 from tests.support import Quadratic
 
 from secureafl import Machine, MachineSettings, Reason
 from secureafl.defenses import AsyncSGD
 from secureafl.errors import StoreError
+from secureafl.server.record.address import Place, store_of
 from secureafl.server.record.entries import Entry, Event
-from secureafl.server.record.journal import Journal
+from secureafl.server.record.folder import FolderStore
+from secureafl.server.record.postgres import PostgresTables
 from secureafl.server.record.run import Run, StoreSettings
 from secureafl.server.review.eject import eject
 from secureafl.server.review.opened import RecordedRun
@@ -32,7 +35,7 @@ def machine() -> Machine:
     return Machine(PROBLEM.defense("secureafl"), np.zeros(12, np.float32), MachineSettings(server_lr=0.05))
 
 
-def settings(run_dir: Path, **changes: object) -> StoreSettings:
+def settings(run_dir: Place, **changes: object) -> StoreSettings:
     return StoreSettings(**{"run_dir": run_dir, "snapshot_every": 20, **changes})  # type: ignore[arg-type]
 
 
@@ -58,9 +61,11 @@ def advance(run: Run, num_arrivals: int) -> None:
 
 
 def die(run: Run) -> None:
-    """As when the server's process is killed: the system lets go of the folder, and nothing else is done."""
-    assert run._lock is not None
-    run._lock.release()
+    """As when the server's process is killed: the system lets go of what it had, and nothing else is done."""
+    assert run._hold is not None
+    run._hold.release()
+    if isinstance(run.journal._tables, PostgresTables):
+        run.journal._tables.close()
 
 
 def state(run: Run) -> dict[str, bytes]:
@@ -75,12 +80,12 @@ def undisturbed(num_arrivals: int) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("cut", [0, 1, 19, 20, 21, 40, 57])
-def test_a_resumed_run_goes_on_bit_for_bit(cut: int, tmp_path: Path) -> None:
-    run = Run(machine(), settings(tmp_path), facts=FACTS)
+def test_a_resumed_run_goes_on_bit_for_bit(cut: int, place: Place) -> None:
+    run = Run(machine(), settings(place), facts=FACTS)
     advance(run, cut)
     run.journal.commit()
     die(run)
-    resumed = Run.resume(machine(), settings(tmp_path), facts=FACTS)
+    resumed = Run.resume(machine(), settings(place), facts=FACTS)
     assert state(resumed) == state(run)
     run.close()
     advance(resumed, 70 - cut)
@@ -88,13 +93,13 @@ def test_a_resumed_run_goes_on_bit_for_bit(cut: int, tmp_path: Path) -> None:
     resumed.close()
 
 
-def test_what_was_not_durable_was_not_handed_out(tmp_path: Path) -> None:
-    run = Run(machine(), settings(tmp_path), facts=FACTS)
+def test_what_was_not_durable_was_not_handed_out(place: Place) -> None:
+    run = Run(machine(), settings(place), facts=FACTS)
     advance(run, 10)
     run.issue("late")  # not durable yet
-    run.journal._database.execute("ROLLBACK")  # the server dies here
+    run.journal._tables.rollback()  # the server dies here
     die(run)
-    resumed = Run.resume(machine(), settings(tmp_path), facts=FACTS)
+    resumed = Run.resume(machine(), settings(place), facts=FACTS)
     assert resumed.machine.model.version == 10
     np.testing.assert_array_equal(resumed.machine.model.params, run.machine.model.params)
     run.close()
@@ -193,22 +198,22 @@ def test_old_snapshots_are_removed(tmp_path: Path) -> None:
     assert sorted(path.stem for path in (tmp_path / "snapshots").glob("0*")) == ["000000000080", "000000000100"]
 
 
-def test_the_journal_is_kept_within_its_bounds(tmp_path: Path) -> None:
-    run = Run(machine(), settings(tmp_path, max_journal_bytes=1000), facts=FACTS)
+def test_the_journal_is_kept_within_its_bounds(place: Place) -> None:
+    run = Run(machine(), settings(place, max_journal_bytes=1000), facts=FACTS)
     advance(run, 100)
     assert run.journal.update_bytes() <= 1000 + 20 * 48
     assert sum(1 for _ in run.journal.entries(Event.ARRIVAL)) == 100, "verdicts stay"
     run.close()
-    resumed = Run.resume(machine(), settings(tmp_path, max_journal_bytes=1000), facts=FACTS)
+    resumed = Run.resume(machine(), settings(place, max_journal_bytes=1000), facts=FACTS)
     assert state(resumed) == undisturbed(100)
     resumed.close()
 
 
-def test_a_journal_of_verdicts_goes_back_to_the_last_snapshot_and_says_so(tmp_path: Path) -> None:
-    run = Run(machine(), settings(tmp_path, journal="verdicts"), facts=FACTS)
+def test_a_journal_of_verdicts_goes_back_to_the_last_snapshot_and_says_so(place: Place) -> None:
+    run = Run(machine(), settings(place, journal="verdicts"), facts=FACTS)
     advance(run, 50)
     run.close()
-    resumed = Run.resume(machine(), settings(tmp_path, journal="verdicts"), facts=FACTS)
+    resumed = Run.resume(machine(), settings(place, journal="verdicts"), facts=FACTS)
     assert resumed.machine.model.version in range(40, 50)
     [note] = list(resumed.journal.entries(Event.RESUMED))
     assert "are lost: journal = verdicts" in note.reason
@@ -228,49 +233,49 @@ def test_what_is_lost_is_said_first_however_many_snapshots_are_damaged(tmp_path:
     resumed.close()
 
 
-def test_a_lost_update_in_a_full_journal_is_an_error(tmp_path: Path) -> None:
-    run = Run(machine(), settings(tmp_path), facts=FACTS)
+def test_a_lost_update_in_a_full_journal_is_an_error(place: Place) -> None:
+    run = Run(machine(), settings(place), facts=FACTS)
     advance(run, 30)
     said = Entry(0.0, 30, "", Event.UPDATES_FORGOTTEN)
     run.journal.drop_updates(run.journal.last_number(), said)
     run.close()
     with pytest.raises(StoreError, match="has no update on record any more"):
-        Run.resume(machine(), settings(tmp_path), facts=FACTS)
+        Run.resume(machine(), settings(place), facts=FACTS)
 
 
-def test_an_update_that_is_missing_without_a_row_that_says_so_is_damage(tmp_path: Path) -> None:
-    run = Run(machine(), settings(tmp_path), facts=FACTS)
+def test_an_update_that_is_missing_without_a_row_that_says_so_is_damage(place: Place, tamper: Tamper) -> None:
+    run = Run(machine(), settings(place), facts=FACTS)
     advance(run, 30)
     run.close()
-    with sqlite3.connect(tmp_path / "run.db") as vandal:
-        [first] = vandal.execute("SELECT min(number) FROM updates").fetchone()
-        vandal.execute("DELETE FROM updates")
-    vandal.close()
+    [(first,)] = tamper("SELECT min(number) FROM updates")
+    tamper("DELETE FROM updates")
+    journal = store_of(place).read()
     with pytest.raises(StoreError, match=f"the update in row {first} is missing, and no row says why"):
-        Journal.reading(tmp_path / "run.db").check()
+        journal.check()
+    journal.close()
     with pytest.raises(StoreError, match=f"the update in row {first} is missing, and no row says why"):
-        Run.resume(machine(), settings(tmp_path), facts=FACTS)
+        Run.resume(machine(), settings(place), facts=FACTS)
 
 
-def test_a_run_is_not_resumed_under_other_settings(tmp_path: Path) -> None:
-    Run(machine(), settings(tmp_path), facts=FACTS).close()
+def test_a_run_is_not_resumed_under_other_settings(place: Place) -> None:
+    Run(machine(), settings(place), facts=FACTS).close()
     with pytest.raises(StoreError, match="was started with defense = 'secureafl', not 'kardam'"):
-        Run.resume(machine(), settings(tmp_path), facts={"defense": "kardam"})
+        Run.resume(machine(), settings(place), facts={"defense": "kardam"})
 
 
-def test_another_first_model_is_noticed(tmp_path: Path) -> None:
-    Run(machine(), settings(tmp_path), facts=FACTS).close()
+def test_another_first_model_is_noticed(place: Place) -> None:
+    Run(machine(), settings(place), facts=FACTS).close()
     other = Machine(PROBLEM.defense("secureafl"), np.ones(12, np.float32), MachineSettings(server_lr=0.05))
     with pytest.raises(StoreError, match="first model"):
-        Run.resume(other, settings(tmp_path), facts=FACTS)
+        Run.resume(other, settings(place), facts=FACTS)
 
 
-def test_a_folder_that_holds_a_run_is_not_written_over(tmp_path: Path) -> None:
-    run = Run(machine(), settings(tmp_path), facts=FACTS)
+def test_a_folder_that_holds_a_run_is_not_written_over(place: Place) -> None:
+    run = Run(machine(), settings(place), facts=FACTS)
     advance(run, 3)
     run.close()
-    with pytest.raises(StoreError, match="already holds a run: resume it, or name another folder"):
-        Run(machine(), settings(tmp_path), facts=FACTS)
+    with pytest.raises(StoreError, match="already holds a run: resume it, or"):
+        Run(machine(), settings(place), facts=FACTS)
 
 
 class DyingConnection:
@@ -295,8 +300,9 @@ class DyingConnection:
 
 @pytest.mark.parametrize("last", ["journal_mode", "synchronous", "CREATE TABLE updates", "COMMIT"])
 def test_a_run_whose_server_died_before_it_began_can_be_started_again(last: str, tmp_path: Path) -> None:
+    store = FolderStore(tmp_path, connect=lambda address: DyingConnection(address, last))
     with pytest.raises(KeyboardInterrupt):
-        Run(machine(), settings(tmp_path), facts=FACTS, connect=lambda address: DyingConnection(address, last))
+        Run(machine(), settings(tmp_path), facts=FACTS, store=store)
     run = Run(machine(), settings(tmp_path), facts=FACTS)
     advance(run, 3)
     run.close()
@@ -312,13 +318,13 @@ def test_a_damaged_run_is_not_taken_for_one_that_never_began(tmp_path: Path) -> 
     assert (tmp_path / "run.db").read_bytes() == b"no database"
 
 
-def test_nothing_to_resume_is_an_error(tmp_path: Path) -> None:
+def test_nothing_to_resume_is_an_error(place: Place) -> None:
     with pytest.raises(StoreError, match="there is no run to resume"):
-        Run.resume(machine(), settings(tmp_path), facts=FACTS)
+        Run.resume(machine(), settings(place), facts=FACTS)
 
 
-def test_an_answer_to_no_ticket_is_on_record_and_changes_nothing(tmp_path: Path) -> None:
-    run = Run(machine(), settings(tmp_path), facts=FACTS)
+def test_an_answer_to_no_ticket_is_on_record_and_changes_nothing(place: Place) -> None:
+    run = Run(machine(), settings(place), facts=FACTS)
     advance(run, 3)
     before = state(run)
     assert run.receive(999, np.zeros(12, np.float32)).reason == Reason.UNSOLICITED
@@ -327,15 +333,13 @@ def test_an_answer_to_no_ticket_is_on_record_and_changes_nothing(tmp_path: Path)
     run.close()
 
 
-def test_a_changed_row_is_found(tmp_path: Path) -> None:
-    run = Run(machine(), settings(tmp_path, snapshot_every=1000), facts=FACTS)
+def test_a_changed_row_is_found(place: Place, tamper: Tamper) -> None:
+    run = Run(machine(), settings(place, snapshot_every=1000), facts=FACTS)
     advance(run, 10)
     run.close()
-    with sqlite3.connect(tmp_path / "run.db") as vandal:
-        vandal.execute("UPDATE log SET base = base - 1 WHERE number = 4")
-    vandal.close()
+    tamper("UPDATE log SET base = base - 1 WHERE number = 4")
     with pytest.raises(StoreError, match="row 4 is damaged or was changed"):
-        Run.resume(machine(), settings(tmp_path, snapshot_every=1000), facts=FACTS)
+        Run.resume(machine(), settings(place, snapshot_every=1000), facts=FACTS)
 
 
 def test_an_unwritable_folder_is_named(tmp_path: Path) -> None:
@@ -344,12 +348,12 @@ def test_an_unwritable_folder_is_named(tmp_path: Path) -> None:
         Run(machine(), settings(tmp_path / "file" / "run"))
 
 
-def test_a_finished_run_says_so_and_can_still_be_resumed(tmp_path: Path) -> None:
-    run = Run(machine(), settings(tmp_path), facts=FACTS)
+def test_a_finished_run_says_so_and_can_still_be_resumed(place: Place) -> None:
+    run = Run(machine(), settings(place), facts=FACTS)
     advance(run, 30)
     run.finish()
     run.close()
-    resumed = Run.resume(machine(), settings(tmp_path), facts=FACTS)
+    resumed = Run.resume(machine(), settings(place), facts=FACTS)
     advance(resumed, 5)
     assert [entry.event for entry in resumed.journal.entries() if not entry.client][-4:] == [
         Event.SNAPSHOT,

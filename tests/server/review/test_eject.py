@@ -19,7 +19,7 @@ NAMES = [f"client-{k}" for k in LIARS]
 
 def final_model(run: RecordedRun) -> np.ndarray:
     machine = run.machine()
-    resumed = Run.resume(machine, StoreSettings(run_dir=run.path))
+    resumed = Run.resume(machine, StoreSettings(run_dir=run.place))
     resumed.close()
     return machine.model.params
 
@@ -108,7 +108,7 @@ def test_what_was_refused_is_refused_again_and_leaves_no_ticket_open(ejected: li
     refused = [entry.reason for entry in repaired.journal.entries(Event.REFUSED)]
     assert refused == [*(reason for _, reason in REFUSED.values()), Reason.TOO_STALE]
     machine = repaired.machine()
-    Run.resume(machine, StoreSettings(run_dir=repaired.path)).close()
+    Run.resume(machine, StoreSettings(run_dir=repaired.place)).close()
     assert machine.open_tickets == []
     assert machine.held_versions == [machine.model.version]
     for each in (run, repaired):

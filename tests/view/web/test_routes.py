@@ -9,7 +9,7 @@ from tests.view.journals import write_arrivals
 from tests.view.web.asgi import ask
 
 from secureafl.server.record.entries import Entry, Event
-from secureafl.server.record.journal import Journal
+from secureafl.server.record.sqlite import open_journal
 from secureafl.server.review.audit import client_records, explain
 from secureafl.types import Reason
 from secureafl.view.reader import RunReader
@@ -69,7 +69,7 @@ def test_one_clients_verdicts_are_paged_the_newest_first(tmp_path: Path) -> None
 
 def test_names_and_reasons_are_made_visible(tmp_path: Path) -> None:
     write_arrivals(tmp_path, 8, clients=("\x1b[2Jx", "b"), finished=False)
-    journal = Journal.open(tmp_path / "run.db")
+    journal = open_journal(tmp_path / "run.db")
     journal.append(Entry(1.0, 8, "\x1b[2Jx", Event.CLIENT_ERROR, "\x1b[2J\n" + "e" * 1000))
     journal.close()
     app = app_of(tmp_path)

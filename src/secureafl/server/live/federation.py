@@ -21,7 +21,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 
 from secureafl.errors import EvaluationError, FederationError, SettingsError, StoreError
-from secureafl.files import REAL_DISK, Disk, safetensors_parts, write_atomically
+from secureafl.files import safetensors_parts
 from secureafl.layout import Layout
 from secureafl.server.federation_settings import FederationSettings
 from secureafl.server.live.evaluation import Evaluate, Evaluation, Evaluator
@@ -29,12 +29,12 @@ from secureafl.server.live.quarantine import Quarantine
 from secureafl.server.live.telemetry import Standing, Telemetry, num_excluded
 from secureafl.server.machine import Machine
 from secureafl.server.record.entries import Event
-from secureafl.server.record.journal import Connect, Journal, connect_sqlite
+from secureafl.server.record.journal import Journal
 from secureafl.server.record.run import Run
+from secureafl.server.record.store import MODEL, Store
 from secureafl.types import NamedArrays, Reason, Vector, Verdict
 
 NONCE_BYTES = 16
-MODEL = "model.safetensors"
 STANDING_SECONDS = 1.0  # how old the figures may be that are counted over all clients
 
 
@@ -87,10 +87,11 @@ class Federation:
         report: Callable[[Status], None] | None = None,
         seed: int = 0,
         clock: Callable[[], float] = time.monotonic,
-        connect: Connect = connect_sqlite,
-        disk: Disk = REAL_DISK,
+        store: Store | None = None,
     ) -> None:
-        """`seed` is the run's secret, which the machine's defense was built with."""
+        """`seed` is the run's secret, which the machine's defense was built with. `store` takes the place of what
+        `settings.run_dir` names.
+        """
         if settings.stop_at_metric is not None and evaluate is None:
             raise SettingsError(
                 f"stop_at_metric = {settings.stop_at_metric!r} needs an evaluate function that returns this metric"
@@ -99,8 +100,7 @@ class Federation:
         self.settings = settings
         start = Run.resume if settings.resume else Run
         facts = {**settings.facts(), "layout": layout.describe(), "seed": seed}
-        self._run = start(machine, settings, facts=facts, clock=clock, connect=connect, disk=disk)
-        self._disk = disk
+        self._run = start(machine, settings, facts=facts, clock=clock, store=store)
         self._machine = machine
         self.telemetry = Telemetry(lambda: self.seconds)
         self._run.watch(self.telemetry)
@@ -224,6 +224,7 @@ class Federation:
 
     def step(self, patience: float) -> bool:
         """Take one update, waiting so long for it; returns whether there was one."""
+        self._run.require_hold()
         if self.seconds >= self._next_report:
             self._send_report()
             self._next_report = self.seconds + self.settings.progress_seconds
@@ -321,8 +322,7 @@ class Federation:
         self._raise_failure()
         model, seconds = self._machine.published, self.seconds
         arrays = self.layout.unflatten(model.params)
-        if self.settings.run_dir is not None:
-            self._save(arrays)
+        self._save(arrays)
         evaluations = self._evaluator.finish(model, seconds) if self._evaluator is not None else []
         with self._lock:
             self._run.finish()
@@ -336,11 +336,12 @@ class Federation:
         return Result(arrays, model.version, seconds, self._verdicts, evaluations)
 
     def _save(self, arrays: NamedArrays) -> None:
-        assert self.settings.run_dir is not None
+        if (store := self._run.store) is None:
+            return
         try:
-            write_atomically(self.settings.run_dir / MODEL, safetensors_parts(arrays), self._disk)
+            store.files.write(MODEL, safetensors_parts(arrays))
         except OSError as error:
-            raise self.journal.fail(f"cannot write {self.settings.run_dir / MODEL}: {error.strerror}") from None
+            raise self.journal.fail(f"cannot write {store.files.where(MODEL)}: {error.strerror}") from None
 
     def _raise_failure(self) -> None:
         """If a part of the server failed, write down why and raise."""

@@ -33,6 +33,10 @@ class Event(StrEnum):
     FINISHED = "finished"
 
 
+RENAMED_REASONS = {"opposes-the-crowd": "against-consensus"}
+"""Reasons that 0.1 wrote in other words."""
+
+
 @dataclass(frozen=True, slots=True)
 class Entry:
     """One row of the log."""

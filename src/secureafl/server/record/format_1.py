@@ -5,19 +5,51 @@ They are read as they are. A server that goes on with one first turns it into th
 
 from __future__ import annotations
 
+import hashlib
 import zlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from secureafl.defenses import DEFENSES
 from secureafl.errors import StoreError
+from secureafl.server.record.chain import Head, row_hash
 from secureafl.server.record.entries import Event
+from secureafl.server.record.journal import Journal
+from secureafl.server.record.log_tables import SAID, Row
+from secureafl.text import one_line
 
-READ_UPDATE = "SELECT payload, checksum FROM log WHERE number = ?"
-READ_SNAPSHOTS = "SELECT version, number, sha256 FROM snapshots ORDER BY version DESC"
 TABLES = ("log", "snapshots", "facts")
-REASONS = {"opposes-the-crowd": "against-consensus"}
-"""Reasons that were written in other words."""
+_SNAPSHOTS = "SELECT version, number, sha256 FROM snapshots{} ORDER BY version DESC"
+
+
+class OldJournal(Journal):
+    """Such a run's journal, to be read. There is no chain to check: a damaged page and a damaged update are found."""
+
+    _rows_query = f"SELECT {SAID}, NULL, model, NULL, NULL FROM log"
+    _without_update = "payload IS NULL"
+
+    def facts(self) -> dict[str, Any]:
+        return upgraded(super().facts())
+
+    def snapshots(self) -> list[tuple[int, int, str]]:
+        return [(version, number, sha256) for version, number, sha256 in self._fetch(_SNAPSHOTS.format(""))]
+
+    def check(self) -> None:
+        said = self._value("PRAGMA quick_check")
+        if said != "ok":
+            raise StoreError(f"the run's database {self.where} is damaged: {one_line(str(said))}")
+
+    def _check_format(self) -> None:
+        """It is known."""
+
+    def _check_row(self, row: Row, before: bytes | None = None, number: int | None = None) -> None:
+        """A row says nothing of itself."""
+
+    def _update(self, row: Row) -> bytes | None:
+        update, checksum = self._fetch("SELECT payload, checksum FROM log WHERE number = ?", [row[0]])[0]
+        if update is None:
+            return None
+        return self._whole(update, row[0], lambda update: zlib.crc32(update) == checksum)
 
 
 def upgraded(facts: Mapping[str, Any]) -> dict[str, Any]:
@@ -31,10 +63,18 @@ def upgraded(facts: Mapping[str, Any]) -> dict[str, Any]:
     return {**facts, "defense_settings": own, "seed": seed, "count_refused": True}
 
 
-def rows(database: Any, suffix: str) -> Iterator[tuple[tuple[Any, ...], bytes | None]]:
-    """What the present format's log would hold, without numbers, and each row's update. From renamed tables."""
+def chained(database: Any, suffix: str, head: Head) -> Iterator[tuple[Row, bytes | None]]:
+    """The rows of the present format's log, as a chain behind this head, and each row's update. From renamed tables."""
+    for (*said, model), update in _rows(database, suffix):
+        sent = None if update is None else hashlib.sha256(update).digest()
+        stored = (head.number + 1, *said, sent, model)
+        before, head = head, Head(head.number + 1, row_hash(head.hash, stored))
+        yield (*stored, before.hash, head.hash), update
+
+
+def _rows(database: Any, suffix: str) -> Iterator[tuple[Row, bytes | None]]:
     covered: dict[int, list[tuple[int, str]]] = {}
-    for version, number, sha256 in database.execute(READ_SNAPSHOTS.replace("snapshots", f"snapshots{suffix}")):
+    for version, number, sha256 in database.execute(_SNAPSHOTS.format(suffix)):
         covered.setdefault(number, []).append((version, sha256))
     last = 0
     while row := database.execute(

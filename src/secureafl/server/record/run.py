@@ -3,7 +3,7 @@
 Every call that changes the machine is an entry of the journal, in order; an arrival is durable before anyone can see
 the model it led to. Now and then a snapshot of the whole state shortens the way back. `resume` takes the newest intact
 snapshot and repeats the entries behind it, checking the model's hash at every step, and so ends bit for bit where the
-server died. A run's folder is held by one server at a time, and is its owner's alone to read.
+server died. A run is held by one server at a time.
 """
 
 from __future__ import annotations
@@ -15,25 +15,23 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import version as package_version
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 from pydantic import Field
 
 from secureafl.errors import StoreError
-from secureafl.files import REAL_DISK, Disk, FolderLock
 from secureafl.server.machine import Machine, Ticket
-from secureafl.server.record.chain import HEAD, HeadFile
+from secureafl.server.record.address import LEASE_SECONDS, Place, PlaceSetting, store_of
 from secureafl.server.record.entries import Entry, Event
-from secureafl.server.record.journal import Connect, Journal, connect_sqlite
 from secureafl.server.record.observer import RunObserver
 from secureafl.server.record.snapshots import Snapshots
+from secureafl.server.record.sqlite import create_journal
+from secureafl.server.record.store import RunHold, Store
 from secureafl.settings import Settings
 from secureafl.text import one_line
 from secureafl.types import UNJUDGED, Reason, Vector, Verdict
 
-DATABASE, SNAPSHOTS = "run.db", "snapshots"
 MAY_DIFFER = frozenset({"format", "package"})
 """Facts that a later version of this package may state otherwise."""
 
@@ -41,8 +39,10 @@ MAY_DIFFER = frozenset({"format", "package"})
 class StoreSettings(Settings):
     """Where a run is kept, and how much of it."""
 
-    run_dir: Path | None = None
-    """Folder of the run: `run.db`, `snapshots/` and the final model. None keeps the journal in memory only."""
+    run_dir: PlaceSetting | None = None
+    """Folder of the run: `run.db`, `snapshots/` and the final model. Or a URL,
+    `postgresql://USER@HOST:PORT/DATABASE/RUN`, with the extra `postgres`: RUN is a name, and the database keeps all of
+    it. None keeps the journal in memory only."""
     journal: Literal["full", "verdicts"] = "full"
     """Keep every update, so that a crash loses nothing and the run can be replayed; or verdicts only, so that a crash
     loses what came after the last snapshot."""
@@ -56,6 +56,13 @@ class StoreSettings(Settings):
     """Rows of the log kept, and those that the oldest snapshot does not cover. None keeps all, as replay needs."""
     keep_seconds: float | None = Field(None, gt=0.0)
     """Age up to which rows are kept, and those that the oldest snapshot does not cover. None keeps all."""
+    lease_seconds: float = Field(LEASE_SECONDS, ge=1.0)
+    """In a database: how long the server that leads the run keeps the lead without renewing it. It renews four times as
+    often, and stops itself after four fifths of this if it cannot. Another server takes over no sooner."""
+
+    def store(self) -> Store | None:
+        """Where the run is kept; None if that is in memory."""
+        return None if self.run_dir is None else store_of(self.run_dir, lease_seconds=self.lease_seconds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,11 +80,9 @@ class Origin:
         return cls(secrets.randbits(63))
 
     @classmethod
-    def on_record(cls, run_dir: Path | None) -> Origin:
-        """That of the run in this folder."""
-        if run_dir is None or not (run_dir / DATABASE).exists():
-            raise StoreError(f"there is no run to resume in {run_dir}")
-        journal = Journal.reading(run_dir / DATABASE)
+    def on_record(cls, run_dir: Place | None) -> Origin:
+        """That of the run that is kept there."""
+        journal = _to_resume(run_dir, None if run_dir is None else store_of(run_dir)).read()
         try:
             facts = journal.facts()
         finally:
@@ -95,20 +100,21 @@ class Run:
         *,
         facts: Mapping[str, object] | None = None,
         clock: Callable[[], float] = time.monotonic,
-        connect: Connect = connect_sqlite,
-        disk: Disk = REAL_DISK,
+        store: Store | None = None,
     ) -> None:
-        """A new run. `facts` describe it; a later `resume` must state the same."""
-        self._take_folder(machine, settings, clock, disk)
+        """A new run. `facts` describe it; a later `resume` must state the same. `store` takes the place of what
+        `settings.run_dir` names.
+        """
+        self._set_up(machine, settings, clock, store)
         try:
-            database = None if settings.run_dir is None else settings.run_dir / DATABASE
-            if database is not None:
-                _clear_unbegun(database)
-            if self._snapshots is not None:
-                self._snapshots.write_first(machine.model.params)
-            self.journal = Journal(database, self._facts(facts), connect=connect, disk=disk)
+            if self.store is None or self._snapshots is None:
+                self.journal = create_journal(facts=self._facts(facts))
+                return
+            self.store.clear()
+            self._snapshots.write_first(machine.model.params)
+            self.journal = self.store.create(self._facts(facts))
         except BaseException as error:
-            self._release_folder()
+            self._let_go()
             if isinstance(error, OSError):
                 raise StoreError(f"cannot write to the run's folder {settings.run_dir}: {error.strerror}") from None
             raise
@@ -121,16 +127,14 @@ class Run:
         *,
         facts: Mapping[str, object] | None = None,
         clock: Callable[[], float] = time.monotonic,
-        connect: Connect = connect_sqlite,
-        disk: Disk = REAL_DISK,
+        store: Store | None = None,
     ) -> Run:
         """Go on from the last durable arrival of the run in `settings.run_dir`; `machine` is as at its start."""
-        if settings.run_dir is None or not (settings.run_dir / DATABASE).exists():
-            raise StoreError(f"there is no run to resume in {settings.run_dir}")
+        store = _to_resume(settings.run_dir, store or settings.store())
         run = cls.__new__(cls)
-        run._take_folder(machine, settings, clock, disk)
+        run._set_up(machine, settings, clock, store)
         try:
-            run.journal = Journal.open(settings.run_dir / DATABASE, connect=connect, disk=disk)
+            run.journal = store.open()
             try:
                 run._compare(run._facts(facts))
                 run._restore()
@@ -138,30 +142,28 @@ class Run:
                 run.journal.close()
                 raise
         except BaseException:
-            run._release_folder()
+            run._let_go()
             raise
         return run
 
-    def _take_folder(self, machine: Machine, settings: StoreSettings, clock: Callable[[], float], disk: Disk) -> None:
+    def _set_up(
+        self, machine: Machine, settings: StoreSettings, clock: Callable[[], float], store: Store | None
+    ) -> None:
         self.machine = machine
         self.settings = settings
+        self.store = store or settings.store()
         self._clock = clock
         self._began = clock()
         self._observer: RunObserver | None = None
+        self._hold: RunHold | None = None
         self._snapshots: Snapshots | None = None
-        self._lock: FolderLock | None = None
-        if settings.run_dir is not None:
-            try:
-                settings.run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-                self._lock = FolderLock(settings.run_dir)
-                self._snapshots = Snapshots(settings.run_dir / SNAPSHOTS, disk=disk)
-            except OSError as error:
-                self._release_folder()
-                raise StoreError(f"cannot write to the run's folder {settings.run_dir}: {error.strerror}") from None
+        if self.store is not None:
+            self._hold = self.store.hold()
+            self._snapshots = Snapshots(self.store.files)
 
-    def _release_folder(self) -> None:
-        if self._lock is not None:
-            self._lock.release()
+    def _let_go(self) -> None:
+        if self._hold is not None:
+            self._hold.release()
 
     def _facts(self, given: Mapping[str, object] | None) -> dict[str, object]:
         """What is in force, as JSON gives it back."""
@@ -183,6 +185,11 @@ class Run:
                 shown = "" if name == "seed" else f" = {then!r}, not {now!r}"
                 other = "another " if name == "seed" else ""
                 raise StoreError(f"{self.settings.run_dir} was started with {other}{part}{shown}")
+
+    def require_hold(self) -> None:
+        """Raise `StoreError` if another server may have the run."""
+        if self._hold is not None:
+            self._hold.require()
 
     @property
     def seconds(self) -> float:
@@ -289,9 +296,9 @@ class Run:
         self.journal.commit()
 
     def close(self) -> None:
-        """Make everything durable and let go of the files and the folder."""
+        """Make everything durable and let go of the run."""
         self.journal.close()
-        self._release_folder()
+        self._let_go()
 
     def _write(self, entry: Entry, *, durable: bool = True) -> None:
         self.journal.append(entry, durable=durable)
@@ -373,28 +380,10 @@ def repeat(machine: Machine, entry: Entry, where: str, *, check: bool = True) ->
     return verdict
 
 
-def _clear_unbegun(database: Path) -> None:
-    """Remove what a server left that died before its run began: a database without a single row, or half of one."""
-    if not database.exists():
-        return
-    try:
-        journal = Journal.reading(database)
-    except StoreError:
-        unbegun = database.stat().st_size == 0 or _names_no_row(HeadFile(database.with_name(HEAD)))
-    else:
-        unbegun = journal.last_number() == 0
-        journal.close()
-    if not unbegun:
-        raise StoreError(f"{database.parent} already holds a run: resume it, or name another folder")
-    for file in database.parent.glob(f"{database.name}*"):
-        file.unlink()
-
-
-def _names_no_row(head: HeadFile) -> bool:
-    try:
-        return head.read().number == 0
-    except StoreError:  # of a run that 0.1 wrote, or damaged: then there may have been rows
-        return False
+def _to_resume(place: Place | None, store: Store | None) -> Store:
+    if store is None or not store.has_run():
+        raise StoreError(f"there is no run to resume in {place}")
+    return store
 
 
 def _differences(name: str, then: Any, now: Any) -> dict[str, tuple[Any, Any]]:

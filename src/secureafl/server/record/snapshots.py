@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Iterator, Mapping
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
@@ -15,36 +15,28 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load
 
 from secureafl.errors import StoreError
-from secureafl.files import REAL_DISK, Disk, remove_leftovers, safetensors_parts, write_atomically
+from secureafl.files import safetensors_parts
+from secureafl.server.record.store import FIRST, SNAPSHOTS, Files
 from secureafl.types import Array, Vector
-
-FIRST = "first.safetensors"
 
 
 class Snapshots:
-    """The `snapshots/` folder of a run. One who only reads leaves all as it is: a live server may be writing."""
+    """The snapshots among the files of a run, and the model it began with."""
 
-    def __init__(self, directory: Path, *, read_only: bool = False, disk: Disk = REAL_DISK) -> None:
-        self._directory = directory
-        self._disk = disk
-        if read_only:
-            return
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        remove_leftovers(directory)
+    def __init__(self, files: Files) -> None:
+        self._files = files
 
     def write_first(self, params: Vector) -> None:
         """Keep the model the run began with: a replay starts from it."""
-        write_atomically(self._directory / FIRST, safetensors_parts({"params": params}), self._disk)
+        self._files.write(FIRST, safetensors_parts({"params": params}))
 
     def read_first(self) -> Vector:
         """The model the run began with."""
         try:
-            return np.asarray(load((self._directory / FIRST).read_bytes())["params"], np.float32)
+            with self._files.local(FIRST) as path:
+                return np.asarray(load(path.read_bytes())["params"], np.float32)
         except (OSError, SafetensorError, KeyError, ValueError) as error:
-            raise StoreError(f"cannot read the run's first model, {self._directory / FIRST}: {error}") from None
-
-    def path(self, version: int) -> Path:
-        return self._directory / f"{version:012d}.safetensors"
+            raise StoreError(f"cannot read the run's first model, {self._files.where(FIRST)}: {error}") from None
 
     def write(self, version: int, state: Mapping[str, Array]) -> str:
         """Write a snapshot so that no crash leaves half of one; returns its SHA-256."""
@@ -55,46 +47,56 @@ class Snapshots:
                 total.update(part)
                 yield part
 
-        write_atomically(self._free_path(version), parts(), self._disk)
+        self._files.write(self._free_name(version), parts())
         return total.hexdigest()
 
-    def _free_path(self, version: int) -> Path:
+    def _free_name(self, version: int) -> str:
         """A file that is on record is never written over: the new one is not on record yet, and may never be."""
-        path, again = self.path(version), 1
-        while path.exists():
+        taken, again = self._names(version), 1
+        while (name := _name(version, f"-{again}" if again > 1 else "")) in taken:
             again += 1
-            path = self.path(version).with_stem(f"{version:012d}-{again}")
-        return path
+        return name
 
     def read(self, version: int, sha256: str) -> Mapping[str, Array]:
         """A snapshot's state; `StoreError` says what is wrong with a missing or damaged one."""
-        path = self.path(version)
+        where = self._files.where(_name(version))
         try:
-            for candidate in self._files(version) or [path]:
-                if _sha256(candidate) == sha256:
-                    return _State(candidate)
-            raise StoreError(f"snapshot {path} is damaged: its SHA-256 is not the one on record")
+            for name in self._names(version) or [_name(version)]:
+                with self._files.local(name) as path:
+                    if _sha256(path) == sha256:
+                        return _State(path)
+            raise StoreError(f"snapshot {where} is damaged: its SHA-256 is not the one on record")
         except OSError as error:
-            raise StoreError(f"snapshot {path}: {error.strerror}") from None
+            raise StoreError(f"snapshot {where}: {error.strerror}") from None
         except SafetensorError as error:
-            raise StoreError(f"snapshot {path} is damaged: {error}") from None
+            raise StoreError(f"snapshot {where} is damaged: {error}") from None
+
+    def has(self, version: int) -> bool:
+        """Whether there is a snapshot of this version, whole or not."""
+        return bool(self._names(version))
 
     def keep_only(self, kept: Collection[tuple[int, str]]) -> None:
         """Remove every snapshot but these, each by its version and SHA-256."""
         wanted = set(kept)
         versions = {version for version, _ in wanted}
-        for path in sorted(self._directory.glob("[0-9]*.safetensors")):
-            version = int(path.stem.partition("-")[0])
+        for name in self._files.names(f"{SNAPSHOTS}/[0-9]*.safetensors"):
+            version = int(PurePosixPath(name).stem.partition("-")[0])
             if version in versions:
-                if len(self._files(version)) == 1:
+                if len(self._names(version)) == 1:
                     continue
-                if (found := (version, _sha256(path))) in wanted:
+                with self._files.local(name) as path:
+                    found = (version, _sha256(path))
+                if found in wanted:
                     wanted.discard(found)
                     continue
-            self._disk.remove(path)
+            self._files.remove(name)
 
-    def _files(self, version: int) -> list[Path]:
-        return sorted(self._directory.glob(f"{version:012d}*.safetensors"))
+    def _names(self, version: int) -> list[str]:
+        return self._files.names(_name(version, "*"))
+
+
+def _name(version: int, again: str = "") -> str:
+    return f"{SNAPSHOTS}/{version:012d}{again}.safetensors"
 
 
 def _sha256(path: Path) -> str:

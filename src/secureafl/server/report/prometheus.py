@@ -26,6 +26,7 @@ from prometheus_client.registry import Collector
 
 from secureafl.errors import SettingsError
 from secureafl.server.live.telemetry import Histogram, Reading, Telemetry
+from secureafl.server.record.address import Place
 from secureafl.server.record.entries import Event
 
 MAX_CONNECTIONS = 16
@@ -188,13 +189,13 @@ DISK_METRICS = {
     "secureafl_journal_bytes": "Size of the run's database, with what is not yet merged into it.",
     "secureafl_disk_free_bytes": "Space left where the run is kept.",
 }
-"""What comes from the run's folder: gauges, there when `run-dir` is set."""
+"""What comes from the run's folder: gauges, there when `run-dir` is one."""
 
 
 class TelemetryCollector(Collector):
     """Turns a reading into what Prometheus scrapes. It takes no lock of the federation."""
 
-    def __init__(self, telemetry: Telemetry, run_dir: Path | None) -> None:
+    def __init__(self, telemetry: Telemetry, run_dir: Place | None) -> None:
         self._telemetry = telemetry
         self._run_dir = run_dir
 
@@ -207,8 +208,8 @@ class TelemetryCollector(Collector):
             yield GaugeMetricFamily(name, DISK_METRICS[name], value=value)
 
 
-def _disk(run_dir: Path | None) -> dict[str, float]:
-    if run_dir is None:
+def _disk(run_dir: Place | None) -> dict[str, float]:
+    if not isinstance(run_dir, Path):
         return {}
     try:
         size = sum(path.stat().st_size for path in run_dir.glob("run.db*"))
@@ -220,7 +221,7 @@ def _disk(run_dir: Path | None) -> dict[str, float]:
 class MetricsServer:
     """Answers scrapes on threads of its own until it is closed."""
 
-    def __init__(self, telemetry: Telemetry, *, host: str, port: int, run_dir: Path | None) -> None:
+    def __init__(self, telemetry: Telemetry, *, host: str, port: int, run_dir: Place | None) -> None:
         registry = CollectorRegistry()
         registry.register(TelemetryCollector(telemetry, run_dir))
         ProcessCollector(registry=registry)

@@ -28,6 +28,7 @@ from secureafl.defenses.base import distance, norm
 from secureafl.errors import SettingsError, StoreError
 from secureafl.history import DELTA, History
 from secureafl.server.machine import Machine
+from secureafl.server.record.address import Place
 from secureafl.server.record.entries import Entry, Event
 from secureafl.server.record.run import Run, StoreSettings, repeat
 from secureafl.server.review.opened import RecordedRun
@@ -57,18 +58,19 @@ class Repair:
     """Between the old final model and the new one, Euclidean."""
 
 
-def eject(run: RecordedRun, clients: Collection[str], run_dir: Path, *, machine: Machine | None = None) -> Repair:
-    """Rebuild the run without these clients in `run_dir`. `machine` takes the place of one like the run's own."""
+def eject(run: RecordedRun, clients: Collection[str], out: Place, *, machine: Machine | None = None) -> Repair:
+    """Rebuild the run without these clients in `out`. `machine` takes the place of one like the run's own."""
     run.require_updates("eject")
     ejected = _find(run, clients)
     facts = {name: value for name, value in run.facts.items() if name != "first model"}
-    new = Run(machine or run.machine(), StoreSettings(run_dir=run_dir), facts=facts)
+    new = Run(machine or run.machine(), StoreSettings(run_dir=out), facts=facts)
     try:
-        # beside the new run: a temporary folder elsewhere may be in memory
-        with tempfile.TemporaryDirectory(prefix=".eject-", dir=run_dir) as folder:
+        # beside the new run, if that is in a folder: a temporary folder elsewhere may be in memory
+        beside = out if isinstance(out, Path) else None
+        with tempfile.TemporaryDirectory(prefix=".eject-", dir=beside) as folder:
             return _follow(run, ejected, new, Path(folder))
     except OSError as error:
-        raise StoreError(f"cannot write to {run_dir}: {error.strerror or error}") from None
+        raise StoreError(f"cannot write to {out}: {error.strerror or error}") from None
     finally:
         new.close()
 
@@ -83,7 +85,7 @@ def _follow(run: RecordedRun, ejected: Collection[str], new: Run, folder: Path) 
             path.follow(entry)
         elif entry.event is Event.ARRIVAL:
             removed += 1
-        path.advance_old(entry, str(run.path))
+        path.advance_old(entry, str(run.place))
     new.finish()
     gap = distance(new.machine.model.params, old.model.params)
     return Repair(new.machine.model.version, removed, path.left_out, gap)
@@ -94,7 +96,7 @@ def _find(run: RecordedRun, clients: Collection[str]) -> set[str]:
     known = {entry.client for entry in run.journal.entries(Event.ISSUED)}
     others = set(clients) - known
     if strangers := others - {visible(name) for name in known}:
-        raise SettingsError(f"{run.path} knows no client {_listed(strangers)}; it has {_listed(known)}")
+        raise SettingsError(f"{run.place} knows no client {_listed(strangers)}; it has {_listed(known)}")
     return {name for name in known if name in clients or visible(name) in others}
 
 

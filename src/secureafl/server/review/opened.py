@@ -1,52 +1,52 @@
-"""A run on disk, finished or live, opened to be read: audited, replayed, or repaired."""
+"""A run on record, finished or live, opened to be read: audited, replayed, or repaired."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from secureafl.defenses import Reference, Scorer, build_defense
 from secureafl.errors import StoreError
 from secureafl.server.machine import Machine, MachineSettings
+from secureafl.server.record.address import Place, store_of
 from secureafl.server.record.journal import Journal
 from secureafl.server.record.run import model_hash
 from secureafl.server.record.snapshots import Snapshots
 from secureafl.types import Vector
 
 
-def find_database(path: Path) -> Path:
-    """The database of the run in this folder."""
-    if not (path / "run.db").exists():
-        raise StoreError(f"{path} holds no run: there is no run.db in it; name the folder given as run-dir or --record")
-    return path / "run.db"
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class RecordedRun:
-    """What a run directory says of itself."""
+    """What a run says of itself."""
 
-    path: Path
+    place: Place
     journal: Journal
     facts: Mapping[str, Any]
     snapshots: Snapshots
     first: Vector
 
     @classmethod
-    def open(cls, path: Path) -> RecordedRun:
-        """The run in this folder."""
-        journal = Journal.reading(find_database(path))
+    def open(cls, place: Place) -> RecordedRun:
+        """The run that is kept there."""
+        store = store_of(place)
+        journal = store.read()
         try:
             journal.check()
-            facts, snapshots = journal.facts(), Snapshots(path / "snapshots", read_only=True)
+            facts, snapshots = journal.facts(), Snapshots(store.files)
             first = snapshots.read_first()
             if model_hash(first).hex() != facts.get("first model", model_hash(first).hex()):
-                raise StoreError(f"{path}: the run's first model is damaged: its SHA-256 is not the one on record")
+                raise StoreError(f"{place}: the run's first model is damaged: its SHA-256 is not the one on record")
         except BaseException:
             journal.close()
             raise
-        return cls(path, journal, facts, snapshots, first)
+        return cls(place, journal, facts, snapshots, first)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.journal.close()
 
     def require_updates(self, purpose: str) -> None:
         """Raise if an update is not on record any more, or never was: `purpose`, a command, repeats them all."""
@@ -59,7 +59,7 @@ class RecordedRun:
         else:
             why = f"that of row {entry.number} was forgotten (max-journal-bytes)"
         raise StoreError(
-            f"{purpose} needs every update, and {self.path} does not hold them: {why}."
+            f"{purpose} needs every update, and {self.place} does not hold them: {why}."
             " It can be audited and resumed; record with journal = full, and keep all, to use this command"
         )
 

@@ -54,8 +54,8 @@ def replay(run: RecordedRun, now: Machine, then: Machine | None = None) -> Itera
     run.require_updates("replay")
     then = then or run.machine()
     for entry in run.journal.entries(payloads=True):
-        before = repeat(then, entry, str(run.path))
-        after = repeat(now, entry, str(run.path), check=False)
+        before = repeat(then, entry, str(run.place))
+        after = repeat(now, entry, str(run.place), check=False)
         if entry.event is Event.ARRIVAL and before is not None and after is not None:
             yield Judgement(
                 entry.version,

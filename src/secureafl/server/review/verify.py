@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from secureafl.errors import StoreError
-from secureafl.files import FolderLock, save_json
+from secureafl.files import save_json
+from secureafl.server.record.address import Place, store_of
 from secureafl.server.record.chain import Head
 from secureafl.server.record.entries import Event
-from secureafl.server.record.journal import Journal
-from secureafl.server.record.run import SNAPSHOTS, model_hash
+from secureafl.server.record.run import model_hash
 from secureafl.server.record.snapshots import Snapshots
-from secureafl.server.review.opened import find_database
+from secureafl.server.record.store import SNAPSHOTS
 
 if TYPE_CHECKING:  # an extra: a log is checked without it, and signed with it
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
@@ -39,19 +39,20 @@ class Verified:
     num_snapshots: int
 
 
-def verify(path: Path) -> Verified:
-    """Read everything in this run's folder and check it; `StoreError` names the first thing that is not whole."""
-    journal = Journal.reading(find_database(path))
+def verify(place: Place) -> Verified:
+    """Read everything of the run there and check it; `StoreError` names the first thing that is not whole."""
+    store = store_of(place)
+    journal = store.read()
     try:
         head = journal.check()
         num_rows = num_updates = 0
         for entry in journal.entries(payloads=True):
             num_rows += 1
             num_updates += entry.payload is not None
-        snapshots = Snapshots(path / SNAPSHOTS, read_only=True)
+        snapshots = Snapshots(store.files)
         if model_hash(snapshots.read_first()).hex() != journal.facts()["first model"]:
-            raise StoreError(f"the run's first model in {path / SNAPSHOTS} is not the one it began with")
-        kept = [found for found in journal.snapshots() if snapshots.path(found[0]).exists()]
+            raise StoreError(f"the run's first model in {store.files.where(SNAPSHOTS)} is not the one it began with")
+        kept = [found for found in journal.snapshots() if snapshots.has(found[0])]
         for version, _, sha256 in kept:
             snapshots.read(version, sha256)
     finally:
@@ -59,24 +60,31 @@ def verify(path: Path) -> Verified:
     return Verified(head, num_rows, num_updates, len(kept))
 
 
-def accept_loss(path: Path) -> None:
+def accept_loss(place: Place) -> None:
     """Let the log end where it ends, although newer rows are lost, and write that down."""
-    lock = FolderLock(path)
+    store = store_of(place)
+    store.require_run()
+    hold = store.hold()
     try:
-        Journal.open(find_database(path), accept_loss=True).close()
+        store.open(accept_loss=True).close()
     finally:
-        lock.release()
+        hold.release()
 
 
-def sign(path: Path, key: Ed25519PrivateKey) -> Path:
+def signed_file(place: Place) -> Path:
+    """Where the signed head of a run goes: into its folder; into the present one if the run is in a database."""
+    return place / SIGNED if isinstance(place, Path) else Path(f"{place.name}.{SIGNED}")
+
+
+def sign(place: Place, key: Ed25519PrivateKey) -> Path:
     """Sign the run's head; returns the file to be left with somebody else."""
-    head = _checked_head(path)
-    signed = path / SIGNED
+    head = _checked_head(place)
+    signed = signed_file(place)
     save_json(signed, {"number": head.number, "hash": head.hash.hex(), "signature": key.sign(_statement(head)).hex()})
     return signed
 
 
-def verify_signed(path: Path, signed: Path, key: Ed25519PublicKey) -> Head:
+def verify_signed(place: Place, signed: Path, key: Ed25519PublicKey) -> Head:
     """The head that was signed with this key, if the run's log still contains it."""
     from cryptography.exceptions import InvalidSignature
 
@@ -90,25 +98,25 @@ def verify_signed(path: Path, signed: Path, key: Ed25519PublicKey) -> Head:
         raise StoreError(f"{signed} is no signed head") from None
     except InvalidSignature:
         raise StoreError(f"{signed} was not signed with this key, or was changed") from None
-    if not _contains(path, head):
-        raise StoreError(f"{path} was changed: its row {head.number} is not the one that was signed")
+    if not _contains(place, head):
+        raise StoreError(f"{place} was changed: its row {head.number} is not the one that was signed")
     return head
 
 
-def _checked_head(path: Path) -> Head:
-    journal = Journal.reading(find_database(path))
+def _checked_head(place: Place) -> Head:
+    journal = store_of(place).read()
     try:
         head = journal.check()
     finally:
         journal.close()
     if head is None:
-        raise StoreError(f"{path} was written by 0.1 and has no chain: resume it once to give it one")
+        raise StoreError(f"{place} was written by 0.1 and has no chain: resume it once to give it one")
     return head
 
 
-def _contains(path: Path, head: Head) -> bool:
+def _contains(place: Place, head: Head) -> bool:
     """Whether this is a row of the run's log, which was checked from end to end."""
-    journal = Journal.reading(find_database(path))
+    journal = store_of(place).read()
     try:
         newest = journal.check()
         if newest == head:

@@ -7,11 +7,11 @@ import errno
 import secrets
 import socket
 from collections.abc import Callable
-from pathlib import Path
 
 import uvicorn
 
 from secureafl.errors import SettingsError
+from secureafl.server.record.address import Place
 from secureafl.view.reader import RunReader
 from secureafl.view.web.guard import is_loopback
 from secureafl.view.web.routes import application
@@ -20,9 +20,9 @@ TOKEN_BYTES = 24
 MIN_TOKEN = 8
 
 
-def serve(path: Path, *, host: str, port: int, token: str | None, say: Callable[[str], None]) -> None:
-    """Show the run in this folder to browsers; `say` is told the address once it can be reached."""
-    reader = RunReader(path)
+def serve(place: Place, *, host: str, port: int, token: str | None, say: Callable[[str], None]) -> None:
+    """Show the run that is kept there to browsers; `say` is told the address once it can be reached."""
+    reader = RunReader(place)
     token = choose_token(host, token)
     with bind(host, port) as listener:
         server = uvicorn.Server(
