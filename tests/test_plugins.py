@@ -1,5 +1,6 @@
 """Code of the user's own, found by its name; what goes wrong is said in one line."""
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -98,6 +99,7 @@ def gates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         "[secureafl.defenses]\ngate = own_gates:Gate\n\n[secureafl.attacks]\npush = own_gates:Push\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "own_gates", raising=False)  # that of another test
     plugins.installed.cache_clear()
     yield tmp_path
     plugins.installed.cache_clear()

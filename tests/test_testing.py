@@ -54,7 +54,8 @@ class Traced(Momentum):
 class Wide(Momentum):
     def step(self, update: Update, model: Model) -> Verdict:
         verdict = super().step(update, model)
-        return verdict if verdict.direction is None else replace(verdict, direction=verdict.direction.astype(float))  # type: ignore[arg-type]
+        direction = verdict.direction
+        return verdict if direction is None else replace(verdict, direction=direction.astype(np.float64))
 
 
 class Typed(Momentum):

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -38,7 +39,7 @@ def test_mistakes_are_found_before_the_job_is_sent(tmp_path: Path) -> None:
 def test_a_rule_that_is_sent_with_the_job_is_named_in_its_settings(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings = {"defense": "sent_rules:Own"}
+    settings: dict[str, Any] = {"defense": "sent_rules:Own"}
     AsyncServer("task:model", settings)  # where a job is made, its modules need not be importable
     with pytest.raises(SettingsError, match="there is no module 'sent_rules'"):
         NVFlareSettings(**settings).make_defense(3)
