@@ -18,6 +18,7 @@ PACKAGES = (
     "secureafl.engines.nvflare",
     "secureafl.lab.attacks",
     "secureafl.lab.data",
+    "secureafl.testing",
 )
 FEWEST_WORDS = 3
 

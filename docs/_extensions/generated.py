@@ -41,6 +41,7 @@ PUBLIC = (
     "secureafl.engines.nvflare",
     "secureafl.lab.attacks",
     "secureafl.lab.data",
+    "secureafl.testing",
     "secureafl.errors",
 )
 """Modules whose names users may rely on."""

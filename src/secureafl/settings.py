@@ -38,7 +38,7 @@ def nearest(word: str, known: list[str]) -> str:
 
 def read_assignments(texts: Iterable[str]) -> dict[str, Any]:
     """Settings from `key=value` and `part.key=value`: JSON where the value is JSON, text where not."""
-    settings: dict[str, Any] = {}
+    given: dict[str, Any] = {}
     for text in texts:
         path, equals, written = text.partition("=")
         if not equals or not path:
@@ -47,12 +47,20 @@ def read_assignments(texts: Iterable[str]) -> dict[str, Any]:
             value = json.loads(written)
         except json.JSONDecodeError:
             value = written
-        *parts, key = path.replace("-", "_").split(".")
+        given[path.replace("-", "_")] = value
+    return nested(given)
+
+
+def nested(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings of parts, `part.key`, in a dictionary for each part."""
+    settings: dict[str, Any] = {}
+    for path, value in given.items():
+        *parts, key = path.split(".")
         place = settings
         for part in parts:
             place = place.setdefault(part, {})
             if not isinstance(place, dict):
-                raise SettingsError(f"{text!r}: {part} was given a value of its own before")
+                raise SettingsError(f"{path}={value}: {part} was given a value of its own before")
         place[key] = value
     return settings
 

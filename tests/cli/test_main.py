@@ -138,7 +138,7 @@ def test_replay_scores_both_models_with_a_function_of_the_users(
     assert [line for line in result.output.splitlines() if line.startswith("│ 60")]
     missing = runner.invoke(app, ["replay", "run", "--evaluate", "my_scores:nothing"])
     assert missing.exit_code == 2
-    assert "has no attribute 'nothing'" in missing.output
+    assert "has no 'nothing'" in missing.output
 
 
 @pytest.mark.parametrize(

@@ -54,6 +54,14 @@ def steps(page: Path, staging: Path) -> list[Step]:
     return found
 
 
+def save_files(page: Path, directory: Path) -> None:
+    """Save what the page says to save, and do nothing else."""
+    for kind, text in FENCE.findall(page.read_text()):
+        if kind in ("python", "toml") and (name := FILE.match(text)):
+            with (directory / name[1]).open("a" if name[2] else "w") as file:
+                file.write(text)
+
+
 def _commands(text: str) -> list[Step]:
     found = []
     for part in re.split(r"^\$ ", text, flags=re.MULTILINE)[1:]:

@@ -1,19 +1,21 @@
 """The how-tos' examples, as they stand on the pages."""
 
+import importlib
 import re
 import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.docs.pages import follow
+from tests.docs.pages import follow, save_files
 from tests.lab.tiny import tiny_cell, write_tiny_fashion
 
-from secureafl.defenses import DEFENSES, DefenseEntry
-from secureafl.lab.attacks import ATTACKS, AttackEntry
+from secureafl.lab.cells.build import deal
 from secureafl.lab.cells.cell import CellSettings
 from secureafl.lab.cells.experiment import run_cell
-from secureafl.lab.data import DATASETS
+from secureafl.lab.data import DATASETS, load
+from secureafl.lab.sweeps.recipes import row_of
+from secureafl.lab.sweeps.sweep_files import find_sweep
 
 PAGES = Path(__file__).parents[2] / "docs" / "how-to"
 
@@ -33,10 +35,20 @@ def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return write_tiny_fashion(tmp_path / "data")
 
 
-def test_add_a_defense(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    names = names_on("add-a-defense.md")
-    monkeypatch.setitem(DEFENSES, "norm_gate", DefenseEntry(names["NormGate"], names["NormGateSettings"]))
-    result = run_cell(tiny_cell(source, defense="norm_gate", attack="gaussian"), tmp_path / "out")
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder whose modules can be imported."""
+    place = tmp_path / "here"
+    place.mkdir()
+    monkeypatch.syspath_prepend(place)
+    return place
+
+
+def test_add_a_defense(source: Path, here: Path, tmp_path: Path) -> None:
+    save_files(PAGES / "add-a-defense.md", here)
+    importlib.import_module("test_norm_gate").test_contract()
+    result = run_cell(tiny_cell(source, defense="norm_gate:NormGate", attack="gaussian"), tmp_path / "out")
+    assert result["settings"]["defense"] == "norm_gate:NormGate"
     assert result["detection"]["recall"] == 1.0
     assert result["reasons"]["malicious"]["too-long"] > 0
 
@@ -49,13 +61,29 @@ def test_prepare_a_model(tmp_path: Path) -> None:
     follow(PAGES / "prepare-a-model.md", tmp_path)
 
 
-def test_add_an_attack(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    names = names_on("add-an-attack.md")
-    monkeypatch.setitem(ATTACKS, "mirror", AttackEntry(names["Mirror"], names["MirrorSettings"]))
+def test_add_an_attack(source: Path, here: Path, tmp_path: Path) -> None:
+    save_files(PAGES / "add-an-attack.md", here)
+    importlib.import_module("test_mirror").test_contract()
     plain = run_cell(tiny_cell(source, defense="asyncsgd"), tmp_path / "out")
-    attacked = run_cell(tiny_cell(source, defense="asyncsgd", attack="mirror"), tmp_path / "out")
+    attacked = run_cell(tiny_cell(source, defense="asyncsgd", attack="mirror:Mirror"), tmp_path / "out")
     assert attacked["digests"]["arrivals"] == plain["digests"]["arrivals"]
     assert attacked["digests"]["model"] != plain["digests"]["model"]
+
+
+def test_run_experiments(source: Path, here: Path) -> None:
+    save_files(PAGES / "run-experiments.md", here)
+    recipe = find_sweep(str(here / "limits.toml"))[1]
+    rows = [row_of(recipe, cell.complete()) for cell in recipe.cells()]
+    assert rows == ["secureafl, percentile=0.5", "secureafl, percentile=0.8"] * 3
+    rivals = find_sweep(str(here / "rivals.toml"))[1].cells()
+    assert [(cell.defense, cell.attack, cell.rounds) for cell in rivals] == [
+        *(("secureafl", "none", 2000), ("secureafl", "sign_flip", 2000)),
+        *(("kardam", "none", 2000), ("kardam", "sign_flip", 2000)),
+    ]
+    cell = tiny_cell(source, partition="dealing:by_label")
+    dataset = load(cell.dataset, cell.source, cell.labels)
+    shares = [set(dataset.train_y[rows].tolist()) for rows in deal(cell, dataset)]
+    assert max(map(len, shares)) <= 3  # of ten classes
 
 
 def test_add_a_data_set(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -52,12 +52,16 @@ def run(
     dataset: Annotated[
         str, typer.Option(help="fashion-mnist, cifar10, cifar100, tiny-imagenet, udacity or king-james.")
     ] = "fashion-mnist",
-    defense: Annotated[str, typer.Option(help="Who judges; `secureafl defenses` lists them.")] = "secureafl",
+    defense: Annotated[
+        str,
+        typer.Option(help="Which defense judges updates; `secureafl defenses` lists them. MODULE:NAME for your own."),
+    ] = "secureafl",
     attack: Annotated[
         str,
         typer.Option(
-            help="What one client in five does: none, label_flip, sign_flip, gaussian, scaling, dba, pgd, neurotoxin, "
-            "threedfed, min_max, adaptive, hold, apart, mimic, imitate, flood or whitewash."
+            help="What malicious clients send, one in five: none, label_flip, sign_flip, gaussian, scaling, dba, pgd, "
+            "neurotoxin, threedfed, min_max, adaptive, hold, apart, mimic, imitate, flood or whitewash. MODULE:NAME "
+            "for your own."
         ),
     ] = "none",
     rounds: Annotated[int | None, typer.Option(help="Arrivals; the data set's number by default.")] = None,
@@ -67,7 +71,7 @@ def run(
         str | None,
         typer.Option(
             help="How data are dealt: paper, dirichlet, iid, time-blocks, or minority, where few clients hold a class "
-            "that no one else has."
+            "that no one else has. MODULE:FUNCTION for your own."
         ),
     ] = None,
     source: Source = None,
@@ -125,7 +129,9 @@ def run(
 
 @app.command()
 def sweep(
-    recipe: Annotated[str | None, typer.Argument(help="Which table or figure; --list shows them.")] = None,
+    recipe: Annotated[
+        str | None, typer.Argument(help="Which table or figure; --list shows them. Or a TOML file of your own.")
+    ] = None,
     show: Annotated[bool, typer.Option("--list", help="Show the recipes and what they cost.")] = False,
     jobs: Annotated[int, typer.Option(min=1, help="Cells at a time; one core each.")] = os.cpu_count() or 1,
     seeds: Annotated[int, typer.Option(min=1, help="Repetitions; the paper has five.")] = 1,
@@ -141,16 +147,18 @@ def sweep(
 ) -> None:
     """Run all cells of the table or figure RECIPE. Stopped or killed, the same command goes on where it was.
 
-    For example: `secureafl lab sweep main-fashion-mnist --defense secureafl --attack sign_flip`
+    For example: `secureafl lab sweep main-fashion-mnist --defense secureafl --attack sign_flip`, or a grid of your own:
+    `secureafl lab sweep mine.toml`
     """
     _check_packages()
-    from secureafl.lab.sweeps.recipes import RECIPES, find_recipe, row_of
+    from secureafl.lab.sweeps.recipes import row_of
+    from secureafl.lab.sweeps.sweep_files import find_sweep
 
     if show or recipe is None:
         console.print(_overview())
         return
     changes = {key: value for key, value in {"rounds": rounds, "source": source}.items() if value is not None}
-    found = find_recipe(recipe)
+    name, found = find_sweep(recipe)
     cells = found.cells(range(seeds), **changes | read_assignments(settings or []))
 
     def wanted(cell: CellSettings) -> bool:
@@ -158,7 +166,7 @@ def sweep(
         return rows and (not defense or cell.defense in defense) and (not attack or cell.attack in attack)
 
     if not any(map(wanted, cells)):
-        raise SettingsError(f"no cell of {recipe!r} is left; it has {len(RECIPES[recipe].cells())}")
+        raise SettingsError(f"no cell of {recipe!r} is left; it has {len(found.cells())}")
     from secureafl.lab.cells.experiment import RunSettings
     from secureafl.lab.reports.write import sweep_table
     from secureafl.lab.simulation.task import check_device
@@ -166,16 +174,17 @@ def sweep(
 
     check_device(device)
     results = run_sweep(
-        recipe,
+        name,
         cells,
         out,
         jobs=jobs,
         run=RunSettings(device=device, snapshot_rounds=snapshot_rounds),
         console=console,
         wanted=wanted,
+        text=found.text,
     )
-    console.print(sweep_table(recipe, results))
-    console.print(f"A report with figures: [bold]secureafl lab report {recipe} --out {out}[/]", soft_wrap=True)
+    console.print(sweep_table(name, found, results))
+    console.print(f"A report with figures: [bold]secureafl lab report {name} --out {out}[/]", soft_wrap=True)
 
 
 @app.command()
@@ -191,8 +200,9 @@ def report(
         raise SettingsError("say which table or figure, or --all")
     _check_packages()
     from secureafl.lab.reports.write import write_report, write_reports
+    from secureafl.lab.sweeps.sweep_files import sweep_name
 
-    for page in write_reports(out) if recipe is None else [write_report(out, recipe)]:
+    for page in write_reports(out) if recipe is None else [write_report(out, sweep_name(recipe))]:
         console.print(f"Report: [bold]{page}[/]", soft_wrap=True, highlight=False)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import importlib
 import inspect
 import json
 import sys
@@ -20,8 +19,9 @@ from rich.text import Text
 from secureafl import __version__
 from secureafl.cli.explain import ExplainingGroup
 from secureafl.cli.laboratory import app as lab
-from secureafl.defenses import DEFENSES, DefenseEntry
+from secureafl.defenses import DEFENSES, DefenseEntry, find_defense
 from secureafl.errors import SettingsError
+from secureafl.plugins import installed, load_object
 from secureafl.server.record.address import Place, parse_place
 from secureafl.server.review import audit as auditing
 from secureafl.server.review import copying
@@ -30,7 +30,7 @@ from secureafl.server.review import verify as verifying
 from secureafl.server.review.notices import ADVICE, notices, said_of
 from secureafl.server.review.opened import RecordedRun
 from secureafl.server.review.replay import compare
-from secureafl.settings import nearest, read_assignments
+from secureafl.settings import Settings, read_assignments
 from secureafl.text import csv_cell, one_line, visible
 from secureafl.types import Vector
 
@@ -60,19 +60,21 @@ def main(
     ] = False,
 ) -> None:
     """Asynchronous federated learning that stays right when some clients lie."""
+    if (here := str(Path.cwd())) not in sys.path:
+        sys.path.append(here)  # modules of the user's own are found; last, so that none of them hides another
 
 
 @app.command()
 def defenses(
-    name: Annotated[str | None, typer.Argument(help="Show this defense and its settings.")] = None,
+    name: Annotated[
+        str | None, typer.Argument(help="Show this defense and its settings; MODULE:NAME for one of your own.")
+    ] = None,
 ) -> None:
     """List the defenses, or show NAME with its settings."""
     if name is None:
         console.print(_overview())
         console.print("One with its settings: [bold]secureafl defenses NAME[/bold]")
         return
-    if name not in DEFENSES:
-        raise SettingsError(f"There is no defense {name!r}; {nearest(name, list(DEFENSES))}")
     console.print(_settings_table(name))
 
 
@@ -230,7 +232,10 @@ def dashboard(
 @app.command()
 def replay(
     run: RunArgument,
-    defense: Annotated[str | None, typer.Option(help="Judge by this defense; the run's own if not given.")] = None,
+    defense: Annotated[
+        str | None,
+        typer.Option(help="Judge by this defense, or by your own, MODULE:NAME; the run's own if not given."),
+    ] = None,
     changes: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a setting of the defense.")
     ] = None,
@@ -248,7 +253,7 @@ def replay(
     """
     with RecordedRun.open(parse_place(run)) as recorded:
         machine = recorded.machine(defense=defense, changes=read_assignments(changes or []))
-        scorer = _import(evaluate) if evaluate is not None else None
+        scorer = _function(evaluate) if evaluate is not None else None
         found = compare(recorded, machine, evaluate=scorer, evaluate_every=evaluate_every)
     own = visible(str(recorded.facts["defense"]))
     table = Table(title=escape(f"{recorded.place}: {found.num_arrivals} arrivals, {own} then, {defense or own} now"))
@@ -303,16 +308,11 @@ def _say_whole(place: Place, found: verifying.Verified) -> None:
     typer.echo("no chain: written by 0.1" if found.head is None else f"head {found.head}")
 
 
-def _import(name: str) -> Callable[[Vector], Mapping[str, float]]:
-    """The function that `module:function` names; modules in the present folder are found too."""
-    module, colon, function = name.partition(":")
-    sys.path.insert(0, str(Path.cwd()))
-    try:
-        found = getattr(importlib.import_module(module), function) if colon else None
-    except (ImportError, AttributeError) as error:
-        raise SettingsError(f"--evaluate {name}: {error}") from error
+def _function(name: str) -> Callable[[Vector], Mapping[str, float]]:
+    """The function that `--evaluate` names."""
+    found = load_object(name)
     if not callable(found):
-        raise SettingsError(f"--evaluate takes MODULE:FUNCTION, not {name!r}")
+        raise SettingsError(f"--evaluate takes MODULE:FUNCTION, and {name} is a {type(found).__name__}")
     return found  # type: ignore[no-any-return]
 
 
@@ -370,15 +370,16 @@ def _overview() -> Table:
     table.add_column("name", style="bold")
     table.add_column("what it does")
     table.add_column("needs trusted data")
-    for name, entry in DEFENSES.items():
+    for name in dict.fromkeys([*DEFENSES, *installed("defense")]):
+        entry = find_defense(name)
         needs = "yes" if {"reference", "score"} & set(entry.needs) else "no"
         table.add_row(name, _summary(entry), needs)
     return table
 
 
 def _settings_table(name: str) -> Table:
-    entry = DEFENSES[name]
-    table = Table(title=f"{name}: {_summary(entry)}", title_justify="left", show_lines=True)
+    entry = find_defense(name)
+    table = Table(title=escape(f"{name}: {_summary(entry)}"), title_justify="left", show_lines=True)
     for column in ("setting", "default", "meaning"):
         table.add_column(column, style="bold" if column == "setting" else None, overflow="fold")
     for key, field in entry.settings.model_fields.items():
@@ -390,5 +391,6 @@ def _settings_table(name: str) -> Table:
 
 def _summary(entry: DefenseEntry) -> str:
     """What the defense's own file says of it in its opening paragraph."""
-    opening = (inspect.getmodule(entry.settings).__doc__ or "").split("\n\n")[0]
-    return " ".join(opening.split()).partition(": ")[2]
+    described = entry.make if entry.settings is Settings else entry.settings
+    opening = " ".join((inspect.getdoc(inspect.getmodule(described)) or "").split("\n\n")[0].split())
+    return opening.partition(": ")[2] or opening

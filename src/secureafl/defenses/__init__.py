@@ -1,6 +1,7 @@
 """Every asynchronous defense, one file per published method, under one interface.
 
-`DEFENSES` names them; `build_defense` makes one from a name and plain settings.
+`DEFENSES` names them; `build_defense` makes one from a name and plain settings. A defense of the user's own is called
+`module:Name`, or as the package that offers it says.
 """
 
 from __future__ import annotations
@@ -20,16 +21,28 @@ from secureafl.defenses.sageflow import Sageflow, SageflowSettings
 from secureafl.defenses.secureafl import PAPER, PAPER_VARIANTS, SecureAFL, SecureAFLSettings
 from secureafl.defenses.trusted import Reference, Score, Scorer
 from secureafl.defenses.zenopp import ZenoPP, ZenoPPSettings
-from secureafl.errors import SettingsError, UnknownSettingError
-from secureafl.settings import Settings, nearest
+from secureafl.errors import SettingsError
+from secureafl.plugins import find_own, read_constructor, require_class
+from secureafl.settings import Settings
 
 
 class DefenseEntry(NamedTuple):
     """One defense: its class, its settings, and what its constructor needs beside them."""
 
     make: Callable[..., Defense]
-    settings: type[Settings]
+    settings: type[Settings] = Settings
+    """`Settings` itself for a constructor that takes none."""
     needs: tuple[str, ...] = ()
+    """Any of `server_lr`, `seed`, `reference` and `score`."""
+
+    def build(self, name: str, dim: int, settings: Mapping[str, Any], given: Mapping[str, Any]) -> Defense:
+        """The defense for a model of `dim` parameters; it takes of `given` what it needs. `name` is for messages."""
+        for need in self.needs:
+            if given[need] is None:
+                raise SettingsError(f"defense {name!r} judges by the server's own trusted data: pass {need}=")
+        own = self.settings(**settings)
+        chosen = () if self.settings is Settings else (own,)
+        return self.make(dim, *chosen, **{need: given[need] for need in self.needs})
 
 
 DEFENSES: Mapping[str, DefenseEntry] = {
@@ -44,7 +57,21 @@ DEFENSES: Mapping[str, DefenseEntry] = {
     "asyncdefender": DefenseEntry(AsyncDefender, AsyncDefenderSettings),
     "asyncfilter": DefenseEntry(AsyncFilter, AsyncFilterSettings),
 }
-"""Every defense by name."""
+"""Every defense of this package by name."""
+
+
+def find_defense(name: str) -> DefenseEntry:
+    """The defense called `name`: built in, offered by an installed package, or `module:Name`."""
+    return DEFENSES[name] if name in DEFENSES else defense_entry(name, find_own("defense", name, DEFENSES))
+
+
+def defense_entry(name: str, found: object) -> DefenseEntry:
+    """An entry for a class of the user's own, as its constructor says; an entry stays as it is."""
+    if isinstance(found, DefenseEntry):
+        return found
+    made = require_class(name, found, "defense", ("step", "state_dict", "load_state_dict"))
+    given = ("server_lr", "seed", "reference", "score")
+    return DefenseEntry(made, *read_constructor(name, made, first=("dim",), given=given))
 
 
 def build_defense(
@@ -57,7 +84,7 @@ def build_defense(
     reference: Reference | None = None,
     score: Scorer | None = None,
 ) -> Defense:
-    """The defense called `name` for a model of `dim` parameters.
+    """The defense called `name` for a model of `dim` parameters; `module:Name` for one of the user's own.
 
     settings   overrides of that defense's settings; an unknown key is an error
     server_lr  the server's learning rate, which Zeno++, Sageflow and SecureAFL take into account
@@ -65,14 +92,8 @@ def build_defense(
     reference  gradient on trusted data, for Zeno++ and AFLGuard
     score      loss and entropy on trusted data, for Sageflow
     """
-    if name not in DEFENSES:
-        raise UnknownSettingError(f"there is no defense {name!r}; {nearest(name, list(DEFENSES))}")
-    entry = DEFENSES[name]
     given = {"server_lr": server_lr, "seed": seed, "reference": reference, "score": score}
-    for need in entry.needs:
-        if given[need] is None:
-            raise SettingsError(f"defense {name!r} judges by the server's own trusted data: pass {need}=")
-    return entry.make(dim, entry.settings(**(settings or {})), **{need: given[need] for need in entry.needs})
+    return find_defense(name).build(name, dim, settings or {}, given)
 
 
 __all__ = [
@@ -105,4 +126,6 @@ __all__ = [
     "ZenoPP",
     "ZenoPPSettings",
     "build_defense",
+    "defense_entry",
+    "find_defense",
 ]

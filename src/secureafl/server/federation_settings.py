@@ -6,8 +6,8 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from secureafl.defenses import DEFENSES, Defense, Reference, Scorer, build_defense
-from secureafl.errors import SettingsError
+from secureafl.defenses import Defense, Reference, Scorer, build_defense, find_defense
+from secureafl.errors import SettingsError, UnknownSettingError
 from secureafl.server.machine import MachineSettings
 from secureafl.server.record.run import StoreSettings
 
@@ -16,7 +16,7 @@ class FederationSettings(StoreSettings):
     """One federation: how it judges, when it ends, what it reports."""
 
     defense: str = "secureafl"
-    """Which defense judges arrivals; `secureafl defenses` lists them."""
+    """Which defense judges arrivals; `secureafl defenses` lists them. `module:Name` for one of your own."""
     defense_settings: dict[str, Any] = Field(default_factory=dict)
     """The defense's own settings; `secureafl defenses NAME` lists them."""
     client_returns: Literal["weights", "delta", "gradient"] = "weights"
@@ -64,10 +64,14 @@ class FederationSettings(StoreSettings):
     def facts(self) -> dict[str, object]:
         """What a resumed run must share with the one it resumes: all that decides verdicts, as it is in force."""
         decisive = ("defense", "client_returns", "server_lr", "max_staleness", "average_over")
-        own = dict(self.defense_settings)
-        if self.defense in DEFENSES:
-            own = DEFENSES[self.defense].settings(**own).model_dump(mode="json")
-        return {**{name: getattr(self, name) for name in decisive}, "defense_settings": own}
+        return {**{name: getattr(self, name) for name in decisive}, "defense_settings": self._own_settings()}
+
+    def _own_settings(self) -> dict[str, Any]:
+        try:
+            entry = find_defense(self.defense)
+        except UnknownSettingError:  # the operator's word for a rule that was passed as an object
+            return dict(self.defense_settings)
+        return entry.settings(**self.defense_settings).model_dump(mode="json")
 
     def make_defense(
         self, dim: int, *, seed: int = 0, reference: Reference | None = None, score: Scorer | None = None

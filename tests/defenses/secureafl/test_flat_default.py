@@ -15,7 +15,7 @@ from secureafl.types import Reason
 def test_the_mean_is_that_of_all_votes_at_any_time() -> None:
     problem = Quadratic(num_clients=20, dim=90)
     secure = SecureAFL(90, seed=3)
-    federation = Federation(problem, secure, liars=frozenset({0, 1}), attack=lambda g: -3 * g)
+    federation = Federation(problem, secure, malicious=frozenset({0, 1}), attack=lambda g: -3 * g)
     for _ in range(12):
         federation.run(25)
         combiner = secure.stages.combine
@@ -29,7 +29,7 @@ def test_the_mean_is_that_of_all_votes_at_any_time() -> None:
 def test_it_learns_and_the_malicious_have_no_vote() -> None:
     problem = Quadratic(num_clients=20, dim=90, noise=0.1)
     secure = SecureAFL(90, seed=3)
-    federation = Federation(problem, secure, liars=frozenset({0, 1, 2}), attack=lambda g: -3 * g)
+    federation = Federation(problem, secure, malicious=frozenset({0, 1, 2}), attack=lambda g: -3 * g)
     federation.run(600)
     assert secure.excluded().keys() >= {0, 1, 2}
     assert len(secure.excluded()) <= 5

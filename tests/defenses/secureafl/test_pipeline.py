@@ -103,7 +103,7 @@ def test_a_different_update_on_the_same_model_is_rejected_and_not_logged() -> No
 def test_a_rejected_upload_leaves_references_and_pairs_unchanged() -> None:
     problem = Quadratic(noise=0.02)
     median = problem.defense("secureafl", aggregate="median")
-    federation = Federation(problem, median, liars=frozenset({0}), attack=lambda g: 50 * g)
+    federation = Federation(problem, median, malicious=frozenset({0}), attack=lambda g: 50 * g)
     for _ in range(200):
         secure = federation.machine.defense
         assert isinstance(secure, SecureAFL)
@@ -238,9 +238,9 @@ def test_variant_two_steps_only_along_accepted_updates() -> None:
 
 def test_variant_three_accepts_everything() -> None:
     problem = Quadratic()
-    liars = frozenset({0, 1})
+    malicious = frozenset({0, 1})
     federation = Federation(
-        problem, problem.defense("secureafl", **PAPER_VARIANTS["III"]), liars=liars, attack=lambda g: 100 * g
+        problem, problem.defense("secureafl", **PAPER_VARIANTS["III"]), malicious=malicious, attack=lambda g: 100 * g
     )
     assert all(verdict.accepted for _, verdict in federation.run(100))
 
@@ -272,7 +272,7 @@ def test_trimmed_mean_is_available() -> None:
 
 def test_liars_that_reverse_and_amplify_are_outvoted() -> None:
     problem = Quadratic(num_clients=20, dim=20, noise=0.3)
-    attack = {"liars": frozenset(range(4)), "attack": lambda g: -10 * g}
+    attack = {"malicious": frozenset(range(4)), "attack": lambda g: -10 * g}
     defended = Federation(problem, problem.defense("secureafl"), **attack)  # type: ignore[arg-type]
     undefended = Federation(problem, problem.defense("asyncsgd"), **attack)  # type: ignore[arg-type]
     defended.run(600)

@@ -17,6 +17,7 @@ from secureafl.engines.flower import FlowerSettings, run_federation
 from secureafl.server import Federation, Result
 from secureafl.server.record.entries import Entry, Event
 from secureafl.server.record.sqlite import read_journal
+from secureafl.server.review.opened import RecordedRun
 
 MODEL = {"w": np.zeros(3, np.float32), "b": np.zeros((2, 2), np.float64)}
 QUICK: dict[str, Any] = {"discovery_seconds": 0.02, "poll_seconds": 0.001, "retry_seconds": 0.02, "num_workers": 4}
@@ -57,6 +58,42 @@ def test_clients_that_return_weights_train_the_model(tmp_path: Path) -> None:
     assert result.version == 150
     assert [row.version for row in rows if row.event is Event.ARRIVAL] == list(range(150))
     np.testing.assert_array_equal(load_file(tmp_path / "model.safetensors")["w"], result.arrays["w"])
+
+
+OWN_RULE = """
+from secureafl import Verdict
+from secureafl.types import refuse
+
+
+class Deaf:
+    def __init__(self, dim):
+        pass
+
+    def step(self, update, model):
+        return refuse("not-today")
+
+    def state_dict(self):
+        return {}
+
+    def load_state_dict(self, state):
+        pass
+"""
+
+
+def test_a_rule_from_the_apps_own_folder_judges_and_is_on_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "my_rules.py").write_text(OWN_RULE)
+    monkeypatch.syspath_prepend(tmp_path)  # as Flower does with an app's folder
+    run_dir = tmp_path / "run"
+    grid = FakeGrid({1: trainer(1.0), 2: trainer(1.0)})
+    result, rows = federate(grid, run_dir, stop_after_updates=10, defense="my_rules:Deaf")
+    assert {row.reason for row in rows if row.event is Event.ARRIVAL} == {"not-today"}
+    np.testing.assert_array_equal(result.arrays["w"], 0.0)
+    recorded = RecordedRun.open(run_dir)
+    assert recorded.facts["defense"] == "my_rules:Deaf"
+    assert type(recorded.machine().defense).__name__ == "Deaf"
+    recorded.journal.close()
 
 
 def test_dispatches_look_like_flowers_own_and_never_repeat_a_nonce(tmp_path: Path) -> None:

@@ -2,10 +2,11 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from secureafl.engines.nvflare import AsyncClient, AsyncServer, federation_recipe
+from secureafl.engines.nvflare import AsyncClient, AsyncServer, NVFlareSettings, federation_recipe
 from secureafl.engines.nvflare.functions import load_function
 from secureafl.errors import SettingsError
 
@@ -33,6 +34,20 @@ def test_mistakes_are_found_before_the_job_is_sent(tmp_path: Path) -> None:
         AsyncServer("task:model", {"server_rl": 0.5})
     with pytest.raises(SettingsError, match="does not exist"):
         federation_recipe("tiny", AsyncServer("a:b"), AsyncClient("a:c"), files=[tmp_path / "nothing.py"])
+
+
+def test_a_rule_that_is_sent_with_the_job_is_named_in_its_settings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings: dict[str, Any] = {"defense": "sent_rules:Own"}
+    AsyncServer("task:model", settings)  # where a job is made, its modules need not be importable
+    with pytest.raises(SettingsError, match="there is no module 'sent_rules'"):
+        NVFlareSettings(**settings).make_defense(3)
+    (tmp_path / "sent_rules.py").write_text(
+        "from secureafl.defenses import AsyncSGD\n\n\nclass Own(AsyncSGD):\n    pass\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)  # as NVFlare does with a job's files
+    assert type(NVFlareSettings(**settings).make_defense(3)).__name__ == "Own"
 
 
 @pytest.mark.parametrize("name", ["task", ":train", "task:", "no_such_module:train", "json:no_such", "json:__name__"])

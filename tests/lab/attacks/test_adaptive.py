@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.lab.attacks.support import view
 from tests.support import Quadratic
 
 from secureafl import ClientId, Machine, MachineSettings, Model, SecureAFL, SecureAFLSettings, Update, Vector, Verdict
@@ -23,6 +22,7 @@ from secureafl.lab.attacks.adaptive import (
     shortened,
 )
 from secureafl.lab.attacks.attack import View, length
+from secureafl.testing.attack_views import view
 
 LIARS = frozenset(map(ClientId, (7, 8, 9)))
 

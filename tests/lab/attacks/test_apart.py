@@ -1,11 +1,11 @@
 import numpy as np
 import pytest
-from tests.lab.attacks.support import view
 
 from secureafl import ClientId
 from secureafl.lab.attacks import PGD, Apart, ApartSettings
 from secureafl.lab.attacks.apart import own_direction
 from secureafl.lab.attacks.attack import length
+from secureafl.testing.attack_views import view
 
 
 def test_without_a_share_of_its_own_it_is_pgd() -> None:

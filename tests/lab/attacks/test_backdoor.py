@@ -1,9 +1,9 @@
 import numpy as np
-from tests.lab.attacks.support import batch, draws, trigger, view
 
 from secureafl import Model, Vector
 from secureafl.lab.attacks.attack import Batch
 from secureafl.lab.attacks.backdoor import BackdoorSettings, poison, project, train
+from secureafl.testing.attack_views import batch, draws, trigger, view
 
 
 def test_a_rounded_share_of_the_batch_is_marked_and_relabelled() -> None:

@@ -1,8 +1,8 @@
 import numpy as np
-from tests.lab.attacks.support import trigger, view
 
 from secureafl import ClientId
 from secureafl.lab.attacks import DBA, DBASettings, Scaling, ScalingSettings
+from secureafl.testing.attack_views import trigger, view
 
 
 def test_quadrants_are_disjoint_and_their_union_is_the_trigger() -> None:

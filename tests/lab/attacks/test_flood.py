@@ -2,13 +2,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.lab.attacks.support import benign_rows, view
 from tests.lab.tiny import tiny_cell
 
 from secureafl import ClientId, Model
 from secureafl.lab.attacks import Flood, FloodSettings
 from secureafl.lab.attacks.attack import ChoosesPace, length
 from secureafl.lab.cells.build import build
+from secureafl.testing.attack_views import benign_rows, view
 
 
 def test_the_first_gradient_is_reversed_and_repeated_at_the_usual_length() -> None:

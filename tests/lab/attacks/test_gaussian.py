@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
-from tests.lab.attacks.support import view
 
 from secureafl.lab.attacks import Gaussian, GaussianSettings
+from secureafl.testing.attack_views import view
 
 
 @pytest.mark.parametrize("std", [200.0, 0.5])

@@ -1,8 +1,8 @@
 import numpy as np
-from tests.lab.attacks.support import view
 
 from secureafl import Model, Update
 from secureafl.lab.attacks import Hold, HoldSettings
+from secureafl.testing.attack_views import view
 
 
 def test_first_contact_is_reversed_or_honest() -> None:

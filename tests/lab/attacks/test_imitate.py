@@ -1,12 +1,12 @@
 import numpy as np
 import pytest
-from tests.lab.attacks.support import view
 
 from secureafl import ClientId, Vector
 from secureafl.lab.attacks import Imitate, ImitateSettings
 from secureafl.lab.attacks.attack import Watches, length
 from secureafl.lab.attacks.imitate import least_alike
 from secureafl.lab.attacks.long_run import LongRun
+from secureafl.testing.attack_views import view
 
 
 def rows_with_a_loner(loner: int, dim: int = 131) -> dict[ClientId, Vector]:

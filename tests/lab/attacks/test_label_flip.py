@@ -1,10 +1,10 @@
 import numpy as np
 import pytest
-from tests.lab.attacks.support import QuadraticTask, view
 
 from secureafl.errors import SettingsError
 from secureafl.lab.attacks import LabelFlip
 from secureafl.lab.attacks.label_flip import flip
+from secureafl.testing.attack_views import QuadraticTask, view
 
 
 def test_labels_are_mirrored_by_hand() -> None:

@@ -2,12 +2,12 @@ import math
 
 import numpy as np
 import pytest
-from tests.lab.attacks.support import benign_rows, view
 
 from secureafl import ClientId
 from secureafl.lab.attacks import PGD, Mimic, MimicSettings
 from secureafl.lab.attacks.attack import Watches, length
 from secureafl.lab.attacks.mimic import blended
+from secureafl.testing.attack_views import benign_rows, view
 from secureafl.types import Vector
 
 

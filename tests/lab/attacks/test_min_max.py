@@ -2,13 +2,13 @@ import numpy as np
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from tests.lab.attacks.support import view
 
 from secureafl import ClientId, Model
 from secureafl.errors import SettingsError
 from secureafl.lab.attacks import MinMax, MinMaxSettings, min_max
 from secureafl.lab.attacks.attack import Float
 from secureafl.lab.attacks.min_max import Direction
+from secureafl.testing.attack_views import view
 
 DIRECTIONS: list[Direction] = ["unit", "sign", "std"]
 

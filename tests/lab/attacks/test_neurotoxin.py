@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.lab.attacks.support import view
 
 from secureafl.lab.attacks import Neurotoxin, NeurotoxinSettings, Scaling, ScalingSettings
 from secureafl.lab.attacks.attack import benign_uploads, length
 from secureafl.lab.attacks.neurotoxin import quiet_mask
+from secureafl.testing.attack_views import view
 
 
 def test_mask_by_hand_with_ties_by_index() -> None:

@@ -1,10 +1,10 @@
 import numpy as np
 import pytest
-from tests.lab.attacks.support import view
 
 from secureafl import ClientId
 from secureafl.lab.attacks import PGD, PGDSettings, Scaling, ScalingSettings
 from secureafl.lab.attacks.attack import length
+from secureafl.testing.attack_views import view
 
 
 @pytest.mark.parametrize("project_every", [1, 2, 10])

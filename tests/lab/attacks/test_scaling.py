@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
-from tests.lab.attacks.support import view
 
 from secureafl.lab.attacks import Scaling, ScalingSettings
+from secureafl.testing.attack_views import view
 
 
 @pytest.mark.parametrize("num_steps", [1, 3])

@@ -1,7 +1,7 @@
 import numpy as np
-from tests.lab.attacks.support import view
 
 from secureafl.lab.attacks import SignFlip
+from secureafl.testing.attack_views import view
 
 
 def test_upload_is_the_negated_gradient() -> None:

@@ -2,13 +2,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.lab.attacks.support import NUM_CLASSES, QuadraticTask, batch, draws, view
 
 from secureafl import ClientId, Model, Vector
 from secureafl.errors import SettingsError
 from secureafl.lab.attacks import ThreeDFed, ThreeDFedSettings
 from secureafl.lab.attacks.attack import View, benign_norm, length
 from secureafl.lab.attacks.threedfed_maths import final_rows
+from secureafl.testing.attack_views import NUM_CLASSES, QuadraticTask, batch, draws, view
 
 LIARS = frozenset(map(ClientId, (6, 7, 8, 9)))
 ROWS = final_rows(QuadraticTask().layout, NUM_CLASSES)

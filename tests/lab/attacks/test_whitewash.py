@@ -2,7 +2,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.lab.attacks.support import view
 from tests.lab.tiny import tiny_cell
 
 from secureafl.lab.attacks import Whitewash, WhitewashSettings
@@ -10,6 +9,7 @@ from secureafl.lab.attacks.attack import ChangesNames, length
 from secureafl.lab.cells.experiment import RunSettings, run_cell
 from secureafl.server.record.run import repeat
 from secureafl.server.review.opened import RecordedRun
+from secureafl.testing.attack_views import view
 from secureafl.types import Reason, Verdict
 
 ACCEPTED, REJECTED = Verdict(True, Reason.ACCEPTED, None, {}), Verdict(False, Reason.CHANGED_TOO_ABRUPTLY, None, {})

@@ -87,7 +87,9 @@ def test_a_cell_without_its_arrivals_is_drawn_as_far_as_it_goes(tiny_source: Pat
 
 def test_the_main_table_shows_ours_beside_the_papers(tiny_source: Path, tmp_path: Path) -> None:
     fill("main-fashion-mnist", tiny_source, tmp_path)
-    text = text_of(sweep_table("main-fashion-mnist", read_sweep(tmp_path, "main-fashion-mnist")))
+    text = text_of(
+        sweep_table("main-fashion-mnist", RECIPES["main-fashion-mnist"], read_sweep(tmp_path, "main-fashion-mnist"))
+    )
     assert "(0.41/0.69)" in text  # AsyncSGD under Scaling, in the paper
     page = write_report(tmp_path, "main-fashion-mnist")
     html = page.read_text()

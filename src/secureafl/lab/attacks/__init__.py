@@ -1,6 +1,7 @@
 """Every attack, one file each, under one interface: the published methods, and those written for this laboratory.
 
-`ATTACKS` names them; `build_attack` makes one from a name and plain settings.
+`ATTACKS` names them; `build_attack` makes one from a name and plain settings. An attack of the user's own is called
+`module:Name`, or as the package that offers it says.
 """
 
 from __future__ import annotations
@@ -8,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from secureafl.errors import UnknownSettingError
 from secureafl.lab.attacks.adaptive import Adaptive, AdaptiveSettings
 from secureafl.lab.attacks.apart import Apart, ApartSettings
 from secureafl.lab.attacks.attack import Attack, Batch, ChangesNames, ChoosesPace, View, Watches
@@ -26,20 +26,27 @@ from secureafl.lab.attacks.scaling import Scaling, ScalingSettings
 from secureafl.lab.attacks.sign_flip import SignFlip, SignFlipSettings
 from secureafl.lab.attacks.threedfed import ThreeDFed, ThreeDFedSettings
 from secureafl.lab.attacks.whitewash import Whitewash, WhitewashSettings
-from secureafl.settings import Settings, nearest
+from secureafl.plugins import find_own, read_constructor, require_class
+from secureafl.settings import Settings
 
 
 class AttackEntry(NamedTuple):
     """One attack: its class, its settings, and what an experiment must know of it."""
 
     make: Callable[..., Attack]
-    settings: type[Settings]
+    settings: type[Settings] = Settings
+    """`Settings` itself for a constructor that takes none."""
     is_backdoor: bool = False
     """Whether success is measured by the trigger (ASR) beside the error on clean images."""
     needs_classes: bool = False
     """Whether it needs a classification; a regression has no label to turn."""
     needs_shadow: bool = False
     """Whether it reads `View.shadow`, which costs a SecureAFL step per arrival when another defense runs."""
+
+    def build(self, settings: Mapping[str, Any]) -> Attack:
+        """The attack, with these overrides of its settings."""
+        own = self.settings(**settings)
+        return self.make() if self.settings is Settings else self.make(own)
 
 
 ATTACKS: Mapping[str, AttackEntry] = {
@@ -60,15 +67,25 @@ ATTACKS: Mapping[str, AttackEntry] = {
     "flood": AttackEntry(Flood, FloodSettings),
     "whitewash": AttackEntry(Whitewash, WhitewashSettings),
 }
-"""Every attack by name."""
+"""Every attack of this package by name."""
+
+
+def find_attack(name: str) -> AttackEntry:
+    """The attack called `name`: built in, offered by an installed package, or `module:Name`."""
+    return ATTACKS[name] if name in ATTACKS else attack_entry(name, find_own("attack", name, ["none", *ATTACKS]))
+
+
+def attack_entry(name: str, found: object) -> AttackEntry:
+    """An entry for a class of the user's own, as its constructor says; an entry stays as it is."""
+    if isinstance(found, AttackEntry):
+        return found
+    made = require_class(name, found, "attack", ("upload", "observe", "state_dict", "load_state_dict"))
+    return AttackEntry(made, read_constructor(name, made)[0])
 
 
 def build_attack(name: str, settings: Mapping[str, Any] | None = None) -> Attack:
     """The attack called `name`, with these overrides of its settings; an unknown key is an error."""
-    if name not in ATTACKS:
-        raise UnknownSettingError(f"there is no attack {name!r}; {nearest(name, list(ATTACKS))}")
-    entry = ATTACKS[name]
-    return entry.make(entry.settings(**(settings or {})))
+    return find_attack(name).build(settings or {})
 
 
 __all__ = [
@@ -112,5 +129,7 @@ __all__ = [
     "Watches",
     "Whitewash",
     "WhitewashSettings",
+    "attack_entry",
     "build_attack",
+    "find_attack",
 ]

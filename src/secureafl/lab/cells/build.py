@@ -12,7 +12,7 @@ import numpy as np
 from secureafl.defenses import build_defense
 from secureafl.errors import SettingsError
 from secureafl.lab.arrays import Indices
-from secureafl.lab.attacks import ATTACKS, build_attack
+from secureafl.lab.attacks import build_attack, find_attack
 from secureafl.lab.attacks.attack import Batch, ChoosesPace, TaskView
 from secureafl.lab.cells.cell import CellSettings
 from secureafl.lab.cells.recorder import Recorder
@@ -84,6 +84,8 @@ def build(
 def deal(settings: CellSettings, dataset: Dataset) -> list[Indices]:
     """Each client's samples."""
     rng, labels, num_clients = stream(settings.seed, "partition"), dataset.train_y, settings.num_clients
+    if (own := partition.find_partition(settings.partition)) is not None:
+        return partition.checked(settings.partition, own(labels, num_clients, rng), num_clients, len(labels))
     if settings.partition == "iid":
         return partition.iid(len(labels), num_clients, rng)
     if settings.partition == "time-blocks":
@@ -153,8 +155,5 @@ def make_machine(
 def make_attacker(settings: CellSettings, malicious: frozenset[ClientId], trigger: Trigger) -> Attacker | None:
     if settings.attack == "none":
         return None
-    attack, needs_shadow = (
-        build_attack(settings.attack, settings.attack_settings),
-        ATTACKS[settings.attack].needs_shadow,
-    )
-    return Attacker(attack, malicious, trigger, settings.target_label, needs_shadow)
+    attack = build_attack(settings.attack, settings.attack_settings)
+    return Attacker(attack, malicious, trigger, settings.target_label, find_attack(settings.attack).needs_shadow)

@@ -9,11 +9,13 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from secureafl.defenses import DEFENSES
+from secureafl.defenses import DEFENSES, find_defense
 from secureafl.errors import SettingsError, UnknownSettingError
-from secureafl.lab.attacks import ATTACKS
+from secureafl.lab.attacks import ATTACKS, find_attack
 from secureafl.lab.data.catalogue import DATASETS
+from secureafl.lab.data.partition import find_partition
 from secureafl.lab.simulation.protocols import VirtualTimeSettings
+from secureafl.plugins import source_digest
 from secureafl.settings import Settings, nearest
 
 PAPER_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
@@ -96,11 +98,11 @@ class CellSettings(Settings):
     malicious_fraction: float = Field(0.2, ge=0.0, lt=1.0)
     """Share of clients that attack; without an attack they are honest like the others. [P]"""
     attack: str = "none"
-    """What they do, from the first round on."""
+    """What they do, from the first round on; `module:Name` for an attack of your own."""
     attack_settings: dict[str, Any] = Field(default_factory=dict)
     """The attack's own settings."""
     defense: str = "secureafl"
-    """Who judges; `secureafl defenses` lists them."""
+    """Which defense judges arrivals; `secureafl defenses` lists them. `module:Name` for one of your own."""
     defense_settings: dict[str, Any] = Field(default_factory=dict)
     """The defense's own settings; what they leave open follows from this cell."""
     rounds: int = Field(20_000, ge=1)
@@ -126,10 +128,11 @@ class CellSettings(Settings):
     """The server's learning rate: 0.01 [P], and 0.1 for King James. [A]"""
     average_over: int = Field(200, ge=1)
     """Versions that the published model is averaged over; the newest alone is evaluated too. [A]"""
-    partition: Literal["paper", "dirichlet", "iid", "time-blocks", "minority"] = "paper"
-    """How data are dealt to clients. [P: by class groups; Udacity, and so King James, in stretches] `minority`: a few
-    clients hold all samples of one class and no others; they are honest, and the rest share the other classes at
-    random. [A]"""
+    partition: str = "paper"
+    """How data are dealt to clients: `paper`, `dirichlet`, `iid`, `time-blocks` or `minority`. [P: by class groups;
+    Udacity, and so King James, in stretches] `minority`: a few clients hold all samples of one class and no others;
+    they are honest, and the rest share the other classes at random. [A] `module:function` for one of your own: it
+    takes labels, num_clients and rng, and returns row numbers, one array per client."""
     non_iid: float = Field(0.5, gt=0.0, le=1.0)
     """`paper`: chance that a sample goes to its class's own group of clients. [P]"""
     dirichlet_alpha: float = Field(0.5, gt=0.0)
@@ -166,16 +169,14 @@ class CellSettings(Settings):
 
     @model_validator(mode="after")
     def _names_exist(self) -> CellSettings:
-        if self.defense not in DEFENSES:
-            raise UnknownSettingError(f"there is no defense {self.defense!r}; {nearest(self.defense, list(DEFENSES))}")
-        if self.attack != "none" and self.attack not in ATTACKS:
-            known = ["none", *ATTACKS]
-            raise UnknownSettingError(f"there is no attack {self.attack!r}; {nearest(self.attack, known)}")
+        find_defense(self.defense)
+        attack = find_attack(self.attack) if self.attack != "none" else None
+        find_partition(self.partition)
         if self.attack != "none" and self.num_malicious == 0:
             raise SettingsError(
                 f"malicious_fraction = {self.malicious_fraction} of {self.num_clients} clients leaves no one to attack"
             )
-        if self.num_classes is None and self.attack != "none" and ATTACKS[self.attack].needs_classes:
+        if self.num_classes is None and attack is not None and attack.needs_classes:
             raise SettingsError(f"attack {self.attack!r} needs classes; {self.dataset} is a regression")
         if self.protocol == "paper" and self.protocol_settings:
             raise SettingsError(f"protocol 'paper' has no settings; found {', '.join(self.protocol_settings)}")
@@ -219,21 +220,36 @@ class CellSettings(Settings):
             values = {key: value for key, value in values.items() if key not in OF_MINORITY}
         if self.local_steps == 1:
             values = {key: value for key, value in values.items() if key not in OF_LOCAL_TRAINING}
-        own = self._complete(DEFENSES[self.defense].settings, self.defense_settings)
+        own = self._complete(find_defense(self.defense).settings, self.defense_settings)
         values["defense_settings"] = {
             key: value for key, value in own.items() if key not in OFF_BY_DEFAULT or value is not None
         }
         if self.attack != "none":
-            values["attack_settings"] = self._complete(ATTACKS[self.attack].settings, self.attack_settings)
+            values["attack_settings"] = self._complete(find_attack(self.attack).settings, self.attack_settings)
         if self.protocol == "virtual-time":
             values["protocol_settings"] = self._complete(VirtualTimeSettings, self.protocol_settings)
         return values
 
     def cell_id(self) -> str:
-        """A readable name, unique to these settings: the cell's directory."""
+        """A readable name, unique to these settings and the user's own code: the cell's directory."""
         decisive = {key: value for key, value in self.complete().items() if key not in NOT_THE_RESULT}
+        if code := self.code():
+            decisive["code"] = code
         digest = hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()[:12]
-        return f"{self.dataset}-{self.defense}-{self.attack}-{digest}"
+        return f"{self.dataset}-{self.defense}-{self.attack}-{digest}".replace(":", ".")  # no colon: it is a folder
+
+    def code(self) -> dict[str, str]:
+        """SHA-256 of the files with the user's own defense, attack and partition, by name: who changes one of them has
+        another cell. What these files import is not looked at.
+        """
+        own: dict[str, object] = {}
+        if self.defense not in DEFENSES:
+            own[self.defense] = find_defense(self.defense).make
+        if self.attack != "none" and self.attack not in ATTACKS:
+            own[self.attack] = find_attack(self.attack).make
+        if (partition := find_partition(self.partition)) is not None:
+            own[self.partition] = partition
+        return {name: source_digest(found) for name, found in own.items()}
 
     def _check_minority(self) -> None:
         """Whether there is a class to hold, someone to hold it, and enough others to attack."""

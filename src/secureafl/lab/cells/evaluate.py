@@ -10,7 +10,7 @@ import math
 import numpy as np
 
 from secureafl.defenses import SecureAFL
-from secureafl.lab.attacks import ATTACKS
+from secureafl.lab.attacks import find_attack
 from secureafl.lab.cells import scores
 from secureafl.lab.cells.build import Laboratory
 from secureafl.types import ClientId, Vector
@@ -35,7 +35,7 @@ def score(lab: Laboratory, params: Vector) -> dict[str, float]:
         recalls = scores.class_recalls(outputs, y, lab.task.num_classes)
         found |= {f"recall_{label}": float(recall) for label, recall in enumerate(recalls)}
         found["worst_recall"] = float(np.nanmin(recalls))
-        if settings.attack != "none" and ATTACKS[settings.attack].is_backdoor:
+        if settings.attack != "none" and find_attack(settings.attack).is_backdoor:
             marked = lab.task.predict(params, x, lab.trigger.apply)
             found["asr"] = scores.attack_success_rate(marked, y, settings.target_label)
     found["diverged"] = float(scores.diverged(outputs))

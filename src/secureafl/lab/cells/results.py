@@ -60,9 +60,11 @@ def summary(
     malicious = np.isin(columns["client"], np.array(sorted(lab.malicious), np.int64))
     if lab.settings.attack == "none":
         malicious = np.zeros_like(malicious)
+    code = lab.settings.code()
     return {
         "cell": lab.settings.cell_id(),
         "settings": lab.settings.complete(),
+        **({"code": code} if code else {}),
         "final": dict(evaluations[-1].metrics),
         "last": last_mean(evaluations),
         "held_class": lab.settings.held_class,

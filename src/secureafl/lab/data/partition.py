@@ -11,16 +11,29 @@ at home in group q mod Z.
 `minority` is ours: a few clients hold all samples of one class and nothing else, and the others share the rest. Whoever
 leaves out these clients leaves out their class.
 
+A function of the user's own takes the labels, the number of clients and a generator; it is called `module:function`.
+
 All functions return one sorted array of row numbers per client, and draw only from the generator they are given.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
 import numpy as np
 import numpy.typing as npt
 
-from secureafl.errors import SettingsError
-from secureafl.lab.arrays import Indices
+from secureafl.errors import SettingsError, UnknownSettingError
+from secureafl.lab.arrays import Indices, Labels
+from secureafl.plugins import load_object
+from secureafl.settings import nearest
+
+PARTITIONS = ("paper", "dirichlet", "iid", "time-blocks", "minority")
+"""The laboratory's own, by name."""
+
+OwnPartition: TypeAlias = Callable[[Labels, int, np.random.Generator], Sequence[Indices]]
+"""Deals rows with these labels to so many clients."""
 
 _MAX_DIRICHLET_DRAWS = 100
 
@@ -122,6 +135,39 @@ def time_blocks(num_samples: int, num_clients: int) -> list[Indices]:
     """Stretches of consecutive samples, sizes differing by at most one: what one driver saw, for data in time order."""
     _check_clients(num_clients, num_samples)
     return np.array_split(np.arange(num_samples), num_clients)
+
+
+def find_partition(name: str) -> OwnPartition | None:
+    """The user's function called `module:function`; None for a partition of the laboratory."""
+    if name in PARTITIONS:
+        return None
+    if ":" not in name:
+        raise UnknownSettingError(f"there is no partition {name!r}; {nearest(name, list(PARTITIONS))}")
+    found = load_object(name)
+    if not callable(found):
+        raise SettingsError(
+            f"{name} is a {type(found).__name__}, and no partition: name a function of labels, num_clients and rng"
+        )
+    return found  # type: ignore[no-any-return]
+
+
+def checked(name: str, parts: Sequence[Indices], num_clients: int, num_samples: int) -> list[Indices]:
+    """What a function of the user's own dealt, sorted; an error says what is wrong with it."""
+    dealt = [np.sort(np.asarray(part)) for part in parts]
+    if len(dealt) != num_clients:
+        raise SettingsError(f"{name} dealt to {len(dealt)} clients; there are {num_clients}")
+    for client, part in enumerate(dealt):
+        if part.ndim != 1 or not np.issubdtype(part.dtype, np.integer) or not len(part):
+            raise SettingsError(
+                f"{name} gave client {client} an array of shape {part.shape} and type {part.dtype}; every client needs "
+                "row numbers, one at least"
+            )
+    rows = np.concatenate(dealt)
+    if rows.min() < 0 or rows.max() >= num_samples:
+        raise SettingsError(f"{name} dealt row {rows.min() if rows.min() < 0 else rows.max()} of {num_samples}")
+    if len(np.unique(rows)) < len(rows):
+        raise SettingsError(f"{name} dealt a row twice; every sample goes to one client")
+    return [part.astype(np.int64) for part in dealt]
 
 
 def _deal(owner: Indices, num_clients: int) -> list[Indices]:

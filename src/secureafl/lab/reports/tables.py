@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from secureafl.errors import UnknownSettingError
+from secureafl.errors import SettingsError
 from secureafl.lab.cells.cell import CellSettings
 from secureafl.lab.reports.plots import Cell, title
 from secureafl.lab.sweeps.recipes import Recipe, in_order, method_of, paper_table, row_of
@@ -188,10 +188,11 @@ def provenance(recipe: Recipe, results: Sequence[Result]) -> str:
 
 
 def command_of(result: Result) -> str:
-    """What to type to run this cell alone; what was typed, for settings that only an older version knows."""
+    """What to type to run this cell alone; what was typed, for settings that only an older version knows, and for the
+    user's own code that is no longer found."""
     try:
         return CellSettings(**result["settings"]).command()
-    except UnknownSettingError:
+    except SettingsError:
         return str(result["provenance"]["command"])
 
 

@@ -39,8 +39,8 @@ from secureafl.lab.reports.tables import (
     recall_markdown,
     recalls,
 )
-from secureafl.lab.sweeps.recipes import Recipe, find_recipe, paper_table, row_of
-from secureafl.lab.sweeps.sweep import CELLS, read_sweep
+from secureafl.lab.sweeps.recipes import Recipe, paper_table, row_of
+from secureafl.lab.sweeps.sweep import CELLS, read_recipe, read_sweep
 
 Result = Mapping[str, Any]
 
@@ -92,9 +92,8 @@ def recall_rows(result: Result) -> list[tuple[str, str]]:
     return rows
 
 
-def sweep_table(name: str, results: Sequence[Result]) -> Table:
+def sweep_table(name: str, recipe: Recipe, results: Sequence[Result]) -> Table:
     """The recipe's table with our figures, and the paper's in parentheses."""
-    recipe = find_recipe(name)
     attacks, rows, cells = arrange(recipe, results)
     paper = paper_table(recipe) if recipe.layout == "table" else None
     table = Table(title=f"{name}: {recipe.about}", caption="ours (paper's)" if paper else None)
@@ -121,7 +120,7 @@ def write_reports(out_dir: Path) -> list[Path]:
 
 def write_report(out_dir: Path, name: str) -> Path:
     """Draw everything the sweep has so far; the page's path."""
-    recipe = find_recipe(name)
+    recipe = read_recipe(out_dir, name)
     if not (out_dir / f"{name}.json").exists():
         raise SettingsError(f"there is no sweep {name!r} in {out_dir}; run: secureafl lab sweep {name} --out {out_dir}")
     results = read_sweep(out_dir, name)

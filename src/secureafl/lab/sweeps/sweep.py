@@ -1,7 +1,7 @@
 """All cells of a table. Finished ones are skipped, unfinished ones go on where they stopped.
 
     <out>/cells/<cell id>/    one directory per cell (see `experiment`); recipes share them
-    <out>/<name>.json         which cells belong to the sweep
+    <out>/<name>.json         which cells belong to the sweep, and the file it was read from, if it was
     <out>/<name>.parquet      all their curves
 
 Nothing is kept in memory that a restart would miss: the driver and its workers may be killed at any moment.
@@ -23,6 +23,8 @@ from secureafl.files import save_json
 from secureafl.lab.cells.cell import CellSettings
 from secureafl.lab.cells.experiment import RESULT, RunSettings, read_result
 from secureafl.lab.cells.results import save_table
+from secureafl.lab.sweeps.recipes import Recipe, find_recipe
+from secureafl.lab.sweeps.sweep_files import parse_sweep
 from secureafl.lab.sweeps.sweep_progress import SweepProgress
 from secureafl.lab.sweeps.workers import run_cells
 
@@ -38,16 +40,17 @@ def run_sweep(
     run: RunSettings = RunSettings(),
     console: Console | None = None,
     wanted: Callable[[CellSettings], bool] = lambda cell: True,
+    text: str = "",
 ) -> list[dict[str, Any]]:
     """Run those cells that are `wanted`, and return the results of all that are finished, in their order.
 
-    A cell that fails is reported at the end; the others are not lost.
+    A cell that fails is reported at the end; the others are not lost. `text` is the recipe's.
     """
     console = console or Console()
     store = out_dir / CELLS
     store.mkdir(parents=True, exist_ok=True)
     unique = {cell.cell_id(): cell for cell in cells}
-    save_json(out_dir / f"{name}.json", {"recipe": name, "cells": list(unique)})
+    save_json(out_dir / f"{name}.json", {"recipe": name, "cells": list(unique), **({"text": text} if text else {})})
     chosen = {key: cell for key, cell in unique.items() if wanted(cell)}
     waiting = {key: cell for key, cell in chosen.items() if not (store / key / RESULT).exists()}
     with SweepProgress(console, name, chosen, waiting) as progress:
@@ -58,6 +61,13 @@ def run_sweep(
     curves = [pq.read_table(store / key / "curves.parquet") for key in finished]
     save_table(out_dir / f"{name}.parquet", pa.concat_tables(curves))
     return [read_result(store / key) for key in finished]
+
+
+def read_recipe(out_dir: Path, name: str) -> Recipe:
+    """The recipe of a sweep that was run before."""
+    path = out_dir / f"{name}.json"
+    text = json.loads(path.read_text()).get("text") if path.exists() else None
+    return find_recipe(name) if text is None else parse_sweep(text, name)
 
 
 def read_sweep(out_dir: Path, name: str) -> list[dict[str, Any]]:
@@ -73,4 +83,4 @@ def read_sweep(out_dir: Path, name: str) -> list[dict[str, Any]]:
 
 def _but_seed(result: dict[str, Any]) -> str:
     """What two results have in common that differ in the seed alone."""
-    return json.dumps({**result["settings"], "seed": None}, sort_keys=True)
+    return json.dumps({**result["settings"], "seed": None, "code": result.get("code")}, sort_keys=True)

@@ -55,11 +55,10 @@ def run_cells(
         return (_one_by_one if jobs == 1 else _on_ray)(cells, store, jobs, run, observer)
 
 
-def work(cell: str, store: str, run: str) -> str | None:
+def work(key: str, cell: str, store: str, run: str) -> str | None:
     """One cell, in a worker. What went wrong comes back as text; how far it is stands in a file beside the result."""
     _end_with_parent()
-    settings = CellSettings.model_validate_json(cell)
-    directory = Path(store) / settings.cell_id()
+    directory = Path(store) / key
     reported = -REPORT_SECONDS
 
     def report(status: CellStatus) -> None:
@@ -73,6 +72,9 @@ def work(cell: str, store: str, run: str) -> str | None:
             beside.rename(directory / PROGRESS)
 
     try:
+        settings = CellSettings.model_validate_json(cell)
+        if settings.cell_id() != key:
+            return "the file of its defense, attack or partition was changed meanwhile; run the same command again"
         directory.mkdir(parents=True, exist_ok=True)
         run_cell(settings, Path(store), report, RunSettings.model_validate_json(run))
     except SecureAFLError as error:
@@ -117,7 +119,7 @@ def _one_by_one(
     failures: dict[str, str] = {}
     for key, cell in cells.items():
         with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
-            future = pool.submit(work, cell.model_dump_json(), str(store), run.model_dump_json())
+            future = pool.submit(work, key, cell.model_dump_json(), str(store), run.model_dump_json())
             while not wait([future], timeout=REPORT_SECONDS).done:
                 _look([key], store, observer)
             try:
@@ -137,7 +139,7 @@ def _on_ray(
     with _ray(jobs) as ray:
         remote = ray.remote(num_cpus=1, max_retries=2)(work)
         running = {
-            remote.remote(cell.model_dump_json(), str(store.absolute()), run.model_dump_json()): key
+            remote.remote(key, cell.model_dump_json(), str(store.absolute()), run.model_dump_json()): key
             for key, cell in cells.items()
         }
         while running:

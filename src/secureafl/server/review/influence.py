@@ -11,15 +11,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from secureafl.defenses import DEFENSES
+from secureafl.defenses import DefenseEntry, find_defense
 from secureafl.defenses.base import HasInfluence
-from secureafl.errors import StateError, StoreError
+from secureafl.errors import SettingsError, StateError, StoreError
 from secureafl.server.review.opened import RecordedRun
 
 
 def influence(run: RecordedRun) -> dict[str, float]:
     """Each client's share of the model, averaged over the intact snapshots; empty if the defense cannot tell."""
-    entry = DEFENSES.get(str(run.facts.get("defense")))
+    entry = _entry(str(run.facts.get("defense")))
     if entry is None or not (isinstance(entry.make, type) and issubclass(entry.make, HasInfluence)):
         return {}
     machine = run.machine()
@@ -35,3 +35,13 @@ def influence(run: RecordedRun) -> dict[str, float]:
         for client, share in (shares or {}).items():
             found.setdefault(machine.name_of(client), []).append(share)
     return {client: float(np.mean(shares)) for client, shares in found.items()}
+
+
+def _entry(name: str) -> DefenseEntry | None:
+    """The defense, if it is installed: to look at a record must not import a module that the record names."""
+    if ":" in name:
+        return None
+    try:
+        return find_defense(name)
+    except SettingsError:
+        return None

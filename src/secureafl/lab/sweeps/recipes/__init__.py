@@ -12,8 +12,7 @@ from functools import cache
 from importlib import resources
 from typing import Any, Literal
 
-from secureafl.defenses import DEFENSES as DEFENSE_ENTRIES
-from secureafl.defenses import PAPER, PAPER_VARIANTS, SecureAFLSettings
+from secureafl.defenses import PAPER, PAPER_VARIANTS, SecureAFLSettings, find_defense
 from secureafl.errors import UnknownSettingError
 from secureafl.lab.cells.cell import PAPER_DEFAULTS, CellSettings
 from secureafl.settings import nearest
@@ -130,10 +129,12 @@ class Recipe:
 
     about   what it shows
     make    its cells for one seed
-    row     what tells its rows (or, in a figure, points along the x axis) apart: a setting, dotted if nested
+    row     what tells its rows (or, in a figure, points along the x axis) apart: a setting, dotted if nested, or
+            several with commas
     layout  `table`: rows by attack; `lines`: one panel per attack, one line per defense, x = row;
             `error` and `time`: their own small tables
     paper   where the paper's figures for it stand in `paper_results.json`
+    text    the TOML file it was read from; empty for the laboratory's own
     """
 
     about: str
@@ -141,6 +142,7 @@ class Recipe:
     row: str = "defense"
     layout: Literal["table", "lines", "error", "time"] = "table"
     paper: tuple[str, ...] = ()
+    text: str = ""
 
     def cells(self, seeds: Sequence[int] = (0,), **changes: Any) -> Cells:
         """Its cells, for each of these seeds and with these changes."""
@@ -436,10 +438,20 @@ def row_of(recipe: Recipe, settings: Mapping[str, Any]) -> str:
         return f"{method}, {settings.get('local_steps', 1)}"
     if recipe.row == "settings":
         return described(defense, own)
+    first, *others = recipe.row.split(", ")
+    values = {key: setting(settings, key) for key in others}
+    named = [f"{key.rpartition('.')[2]}={value}" for key, value in values.items() if value is not None]
+    return ", ".join([str(setting(settings, first)), *named])
+
+
+def setting(settings: Mapping[str, Any], key: str) -> Any:
+    """The value of a setting, dotted if nested; None where there is no such setting."""
     value: Any = settings
-    for key in recipe.row.split("."):
-        value = value[key]
-    return str(value)
+    for part in key.split("."):
+        value = value.get(part)
+        if value is None:
+            return None
+    return value
 
 
 def method_of(settings: Mapping[str, Any]) -> str:
@@ -456,7 +468,7 @@ def reads_literally(settings: Mapping[str, Any]) -> bool:
 
 def described(defense: str, own: Mapping[str, Any]) -> str:
     """A defense by how its settings differ from its defaults; SecureAFL's from those of 0.1 or the paper, if nearer."""
-    bases = {defense: DEFENSE_ENTRIES[defense].settings().model_dump(mode="json")}
+    bases = {defense: find_defense(defense).settings().model_dump(mode="json")}
     if defense == "secureafl":
         bases |= {"secureafl-median": _complete(MEDIAN), "secureafl-paper": _complete(PAPER)}
     differences = {

@@ -12,10 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from secureafl import ClientId, Layout, Model, SecureAFL, Vector
+from secureafl.defenses import SecureAFL
 from secureafl.lab.arrays import Images, Labels
 from secureafl.lab.attacks.attack import Batch, View
 from secureafl.lab.data import Trigger
+from secureafl.layout import Layout
+from secureafl.types import ClientId, Model, Vector
 
 NUM_CLASSES = 5
 HIDDEN = 6
@@ -39,12 +41,14 @@ class QuadraticTask:
         self.label_map = rng.normal(size=(NUM_CLASSES, self.dim))
 
     def gradient(self, params: Vector, x: Images, y: Labels) -> Vector:
+        """The gradient of the mean loss."""
         pixels = (x / 255.0 if x.dtype == np.uint8 else x).reshape(len(x), -1).astype(np.float64)
         pulls = pixels @ self.pixel_map + self.label_map[y.astype(np.int64)]
         return np.asarray(params - pulls.mean(axis=0), np.float32)
 
 
 def batch(seed: int = 0, size: int = 8) -> Batch:
+    """A mini-batch of noise."""
     rng = np.random.default_rng([seed, 99])
     return Batch(rng.integers(0, 256, (size, 1, 4, 4), np.uint8), rng.integers(0, NUM_CLASSES, size))
 
@@ -56,10 +60,12 @@ def draws(first: int = 1) -> Callable[[], Batch]:
 
 
 def trigger() -> Trigger:
+    """The mark of a backdoor."""
     return Trigger.draw(1, np.random.default_rng(5))
 
 
 def benign_rows(dim: int, num: int = 6, seed: int = 3) -> dict[ClientId, Vector]:
+    """What honest clients sent last."""
     rng = np.random.default_rng(seed)
     common = rng.normal(size=dim)
     return {ClientId(k): (common + 0.5 * rng.normal(size=dim)).astype(np.float32) for k in range(num)}
