@@ -27,6 +27,8 @@ POLL_SECONDS = 0.1
 PATIENCE = 2.0  # in leases: how long to wait for one that nobody renews
 
 Database = psycopg.Connection[tuple[Any, ...]]
+NotLeading = psycopg.errors.DivisionByZero
+"""What the database raises if `Lease.advance` moved no head: one divided by how many it moved."""
 
 
 class Lease:
@@ -101,16 +103,19 @@ class Lease:
         if self._lost is not None:
             raise self._lost
 
-    def advance(self, database: Database, before: Head | None, head: Head) -> psycopg.Cursor[tuple[Any, ...]]:
-        """Let this be the head, within the open transaction. The cursor has a row if this server leads, and if the head
-        was the one before; None for whichever it was.
+    def advance(self, database: Database, before: Head | None, head: Head) -> None:
+        """Let this be the head, within the open transaction, which fails with `NotLeading` unless this server leads and
+        the head was the one before; None for whichever it was. Nothing is waited for: more may be sent at once.
         """
         statement = "UPDATE head SET number = %s, hash = %b, written = clock_timestamp() WHERE epoch = %s"
         values: list[object] = [head.number, head.hash, self.epoch]
         if before is not None:
             statement += " AND number = %s AND hash = %b"
             values += [before.number, before.hash]
-        return database.execute(f"{statement} RETURNING epoch, pg_notify(%s, '')", [*values, self._channel])
+        database.execute(
+            f"WITH moved AS ({statement} RETURNING epoch) SELECT 1 / count(*), pg_notify(%s, '') FROM moved",
+            [*values, self._channel],
+        )
 
     def fence(self, database: Database) -> None:
         """Raise if another server leads, within the open transaction; until its end none will."""

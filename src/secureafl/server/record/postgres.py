@@ -26,7 +26,7 @@ from secureafl.errors import StoreError
 from secureafl.server.record.address import LEASE_SECONDS, RunUrl
 from secureafl.server.record.chain import Head, first_hash
 from secureafl.server.record.journal import Journal, cannot_open, fact_texts
-from secureafl.server.record.lease import Database, Lease
+from secureafl.server.record.lease import Database, Lease, NotLeading
 from secureafl.server.record.log_tables import Row
 from secureafl.server.record.store import StandbyReport
 from secureafl.server.record.succession import Succession
@@ -241,7 +241,7 @@ class PostgresTables:
 
     def create(self, facts: Mapping[str, str]) -> None:
         head = Head(0, first_hash(facts))
-        with self._database.transaction():
+        with self._fenced(), self._database.transaction():
             self._advance(None, head)
             for pair in facts.items():
                 self._database.execute("INSERT INTO facts VALUES (%s, %s)", pair)
@@ -257,7 +257,7 @@ class PostgresTables:
 
     def load(self, rows: Iterable[tuple[Row, bytes | None]]) -> None:
         head = self._written
-        with self._database.transaction():
+        with self._fenced(), self._database.transaction():
             for row, update in rows:
                 for statement, parameters in _insertion(row, update):
                     self._database.execute(statement, parameters)
@@ -287,7 +287,8 @@ class PostgresTables:
         self._changes.clear()
 
     def _send(self, head: Head) -> None:
-        with self._database.pipeline(), self._database.transaction():
+        """All at once, in one round trip: an old leader's transaction fails as a whole."""
+        with self._fenced(), self._database.pipeline(), self._database.transaction():
             self._advance(self._written, head)
             for statement, parameters in self._changes:
                 self._database.execute(statement, parameters)
@@ -313,17 +314,24 @@ class PostgresTables:
                 self._connect_again(error)
 
     def _advance(self, before: Head | None, head: Head) -> None:
-        """First of all in a transaction: what an old leader has to say is not even sent."""
-        lease = self._leading()
-        if lease.advance(self._database, before, head).fetchone() is None:
-            raise lease.refused(self._database)
+        self._leading().advance(self._database, before, head)
+
+    @contextlib.contextmanager
+    def _fenced(self) -> Iterator[None]:
+        """Say who leads if this server does not."""
+        try:
+            yield
+        except NotLeading:
+            assert self._lease is not None
+            raise self._lease.refused(self._database) from None
 
     def read_head(self) -> Head:
         self._written = _read_head(self._database, self.where)
         return self._written
 
     def write_head(self, head: Head) -> None:
-        self._advance(None, head)
+        with self._fenced():
+            self._advance(None, head)
         self._written = head
 
     def close(self) -> None:
