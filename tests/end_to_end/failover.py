@@ -36,7 +36,7 @@ from secureafl.server.record.address import store_of
 from secureafl.server.record.entries import Event
 from secureafl.server.review.verify import verify
 
-LEASE_SECONDS = 2.0
+LEASE_SECONDS = 3.0
 NUM_SERVERS = 3
 PATIENCE = 300.0
 WATCH = (
@@ -69,6 +69,7 @@ class Server:
         self.name = name
         self.link = Link(postgres.port)
         self.log = folder / name
+        self._read, self._found = 0, list[Acknowledged]()
         url = f"postgresql://{USER}@{HOST}:{self.link.port}/runs/{run}?application_name={name}"
         context = multiprocessing.get_context("forkserver")
         self._process = context.Process(
@@ -94,12 +95,15 @@ class Server:
     def acknowledged(self) -> list[Acknowledged]:
         if not self.log.exists():
             return []
-        whole = [line.split() for line in self.log.read_text().split("\n")[:-1]]
-        return [
-            Acknowledged(int(line[1]), int(line[2]), line[3], float(line[4]), self.name)
-            for line in whole
-            if line[0] == "ack"
-        ]
+        with self.log.open() as log:  # what is new; a last line may be half written
+            log.seek(self._read)
+            new = log.read()
+        whole = new[: new.rfind("\n") + 1]
+        self._read += len(whole)
+        for line in map(str.split, whole.splitlines()):
+            if line[0] == "ack":
+                self._found.append(Acknowledged(int(line[1]), int(line[2]), line[3], float(line[4]), self.name))
+        return self._found
 
     def end(self) -> str:
         """How it ended."""
@@ -163,17 +167,18 @@ class Trial:
 
     def _wait_for_load(self) -> Server:
         """A leader that has acknowledged a few arrivals, with a standby that is ready."""
+        seen: dict[str, int] = {}
         deadline = time.monotonic() + PATIENCE
         while True:
             self._keep_up()
             leader = self._leader()
             if leader is not None and sum(server.is_ready for server in self._present()) > 1:
-                [*_, last] = leader.acknowledged()
-                time.sleep(self._rng.uniform(0.05, 0.5))
-                if leader.acknowledged()[-1].version > last.version + 2:
+                seen.setdefault(leader.name, leader.acknowledged()[-1].version)
+                if leader.acknowledged()[-1].version > seen[leader.name] + 2:
+                    time.sleep(self._rng.uniform(0.0, 0.3))
                     return leader
             assert time.monotonic() < deadline, [server.end() for server in self._all if not server.lives]
-            time.sleep(0.05)
+            time.sleep(0.1)
 
     def begin(self) -> None:
         self._start()
@@ -205,7 +210,8 @@ class Trial:
     def _first_after(self, epoch: int) -> Acknowledged:
         deadline = time.monotonic() + PATIENCE
         while True:
-            later = [each for server in self._present() for each in server.acknowledged() if each.epoch > epoch]
+            latest = [log[-50:] for server in self._present() if (log := server.acknowledged())]
+            later = [each for log in latest for each in log if each.epoch > epoch]
             if later:
                 return min(later, key=lambda each: each.at)
             assert time.monotonic() < deadline, "nobody takes over"

@@ -64,12 +64,12 @@ def _take_over(settings: StoreSettings, log: int, stop: Path) -> Run | None:
     while not stop.exists():
         try:
             followed = standby.follow()
-            if time.monotonic() > looked + 0.1:
+            if time.monotonic() > looked + 0.25:
                 looked = time.monotonic()
                 if not store.is_held():
                     return standby.take_over(settings, facts=FACTS)
             if not followed:
-                time.sleep(0.02)
+                time.sleep(0.1)
         except UnreachableError:
             time.sleep(0.1)
         except StoreError as error:
