@@ -157,7 +157,7 @@ def test_the_chart_fills_in_to_objects_that_fit_together() -> None:
 @pytest.mark.parametrize("unit", sorted((DEPLOY / "systemd").glob("*.service")), ids=lambda path: path.name)
 def test_units_are_what_systemd_takes(unit: Path, tmp_path: Path) -> None:
     text = unit.read_text()
-    [line] = re.findall(r"^ExecStart=(.*(?:\\\n.*)*)", text, re.MULTILINE)
+    [line] = re.findall(r"^ExecStart=((?:.*\\\n)*.*)$", text, re.MULTILINE)
     words = shlex.split(line.replace("\\\n", " ").replace("${RUN}", "postgresql://u@h/d/r"))
     if "standby" in unit.name:
         assert check_standby(words)[-1] == "secureafl.resume=true"

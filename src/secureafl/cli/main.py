@@ -249,7 +249,8 @@ def standby(
     """Follow a run in a database, repeat and check every row, and start the next server when its leader is gone.
 
     For example: `secureafl standby postgresql://secureafl@db/runs/today -- flwr run . production --run-config
-    resume=true`. It goes on until the run is finished. Without a command it follows and checks, and starts nothing.
+    secureafl.resume=true`. It goes on until the run is finished. Without a command it follows and checks, and starts
+    nothing.
     """
     place = parse_place(run)
     if isinstance(place, Path):
