@@ -135,14 +135,14 @@ def test_a_setting_is_marked_where_it_was_run_and_alike_in_every_panel() -> None
 
 def test_the_list_of_cells_says_whose_they_are() -> None:
     recipe = RECIPES["delay"]
-    cell = next(cell for cell in recipe.cells() if cell.defense == "zenopp")
+    cell = next(cell for cell in recipe.cells() if cell.defense == "aflguard")
     result = {
         "settings": cell.complete(),
         "last": {"ter": 0.3},
         "detection": {"honest_accepted": 1.0, "malicious_accepted": 0.0},
         "provenance": {"commit": "0" * 40},
     }
-    assert "| Zeno++, 5 | No attack |" in provenance(recipe, [result])
+    assert "| AFLGuard, 5 | No attack |" in provenance(recipe, [result])
 
 
 def test_a_cell_of_an_older_version_is_listed_with_what_was_typed() -> None:
