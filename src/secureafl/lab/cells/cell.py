@@ -74,8 +74,8 @@ OF_MINORITY = ("minority_share", "minority_class")
 OF_LOCAL_TRAINING = ("local_steps", "local_lr")
 """The same of clients that train for several steps."""
 
-OFF_BY_DEFAULT = {"max_seats"}
-"""The same of a defense's settings that change nothing while they are None."""
+OFF_BY_DEFAULT: Mapping[str, Any] = {"max_seats": None, "sketch_dtype": "float32"}
+"""The same of a defense's settings, while they have these values."""
 
 
 class CellSettings(Settings):
@@ -222,7 +222,7 @@ class CellSettings(Settings):
             values = {key: value for key, value in values.items() if key not in OF_LOCAL_TRAINING}
         own = self._complete(find_defense(self.defense).settings, self.defense_settings)
         values["defense_settings"] = {
-            key: value for key, value in own.items() if key not in OFF_BY_DEFAULT or value is not None
+            key: value for key, value in own.items() if key not in OFF_BY_DEFAULT or value != OFF_BY_DEFAULT[key]
         }
         if self.attack != "none":
             values["attack_settings"] = self._complete(find_attack(self.attack).settings, self.attack_settings)
