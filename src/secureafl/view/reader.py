@@ -13,6 +13,7 @@ from typing import Any
 from secureafl.server.record.address import Place, store_of
 from secureafl.server.record.entries import Entry, Event
 from secureafl.server.record.journal import Journal
+from secureafl.server.record.store import StandbyReport
 from secureafl.server.review.audit import ClientRecord
 from secureafl.view.arrivals import Arrivals
 
@@ -63,6 +64,7 @@ class RunReader:
         self.troubles: Counter[str] = Counter()
         self.events: deque[Entry] = deque(maxlen=KEPT_EVENTS)
         """What happened beside arrivals, the newest at the end."""
+        self.standbys: list[StandbyReport] = []
         self.last_number = 0
         self.seconds = 0.0
         self._finished = False
@@ -86,6 +88,7 @@ class RunReader:
                 for entry in journal.entries(after=self.last_number):
                     self._take(entry)
             self._closed = closed
+            self.standbys = self._store.standbys()
             self._read_at = time.monotonic()
             return self.last_number > before
 
