@@ -25,6 +25,7 @@ from secureafl.server.machine import Machine, Ticket
 from secureafl.server.record.address import LEASE_SECONDS, Place, PlaceSetting, store_of
 from secureafl.server.record.entries import Entry, Event
 from secureafl.server.record.observer import RunObserver
+from secureafl.server.record.resumption import resumed
 from secureafl.server.record.snapshots import Snapshots
 from secureafl.server.record.sqlite import create_journal
 from secureafl.server.record.store import RunHold, Store
@@ -138,6 +139,7 @@ class Run:
             try:
                 run._compare(run._facts(facts))
                 run._restore()
+                resumed(store)
             except BaseException:
                 run.journal.close()
                 raise
