@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import inspect
 import json
+import shlex
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -19,10 +20,12 @@ from rich.text import Text
 from secureafl import __version__
 from secureafl.cli.explain import ExplainingGroup
 from secureafl.cli.laboratory import app as lab
+from secureafl.cli.new import NEXT, Engine, create_app
 from secureafl.defenses import DEFENSES, DefenseEntry, find_defense
 from secureafl.errors import SettingsError
 from secureafl.plugins import installed, load_object
 from secureafl.server.record.address import Place, parse_place
+from secureafl.server.record.resumption import ask_to_resume
 from secureafl.server.review import audit as auditing
 from secureafl.server.review import copying
 from secureafl.server.review import eject as ejecting
@@ -78,6 +81,51 @@ def defenses(
     console.print(_settings_table(name))
 
 
+@app.command()
+def new(
+    folder: Annotated[Path, typer.Argument(metavar="APP", help="Folder for the app; its name is the app's.")],
+    engine: Annotated[Engine, typer.Option(help="A Flower app, or a job for NVIDIA FLARE.")] = Engine.FLOWER,
+) -> None:
+    """Write a small app that runs as it is, attack included, to be turned into your own.
+
+    For example: `secureafl new my-app`
+    """
+    for path in create_app(folder, engine):
+        console.print(str(path), markup=False, highlight=False, soft_wrap=True)
+    console.print("Next:", style="bold")
+    for command in (f"cd {shlex.quote(str(folder))}", *NEXT[engine]):
+        console.print(f"  {command}", markup=False, highlight=False, soft_wrap=True)
+
+
+@app.command()
+def check(
+    place: Annotated[
+        Path, typer.Argument(metavar="APP", help="Folder of a Flower app or of an NVFlare job, or the job's file.")
+    ],
+    clients: Annotated[int | None, typer.Option(min=1, help="How many clients there will be.")] = None,
+    parameters: Annotated[
+        int | None, typer.Option(min=1, help="How large the model is; needed only if the app does not say.")
+    ] = None,
+) -> None:
+    """Say what would go wrong with an app before it starts: settings, keys, ports, disk and memory.
+
+    The app's own code is imported, and its first model is made. Nothing is written.
+    """
+    from secureafl.cli.check import Level, check_app
+
+    problems = 0
+    colours = {Level.OK: "green", Level.NOTE: "yellow", Level.PROBLEM: "red"}
+    for finding in check_app(place, num_clients=clients, num_parameters=parameters):
+        problems += finding.level is Level.PROBLEM
+        said = visible(" ".join(finding.text.split()))
+        line = Text.assemble((f"{finding.level:<8}", colours[finding.level]), f"{finding.about:<9}", said)
+        console.print(line, soft_wrap=True)
+    if problems:
+        console.print(f"{problems} problem{'s' * (problems > 1)}: it would not run as it is.", style="bold")
+        raise typer.Exit(1)
+    console.print("Nothing stands in its way.", style="bold")
+
+
 RunArgument = Annotated[
     str,
     typer.Argument(
@@ -126,6 +174,21 @@ def audit(
                 "factor: how abruptly it changed, median; seen: last. More: --json, --csv.\n"
                 "One verdict in plain words: [bold]secureafl audit RUN --update N[/bold]"
             )
+
+
+@app.command()
+def resume(run: RunArgument) -> None:
+    """Have the next server on this run go on with it, instead of beginning a new one.
+
+    For any app, also a Flower app that does not list the setting `resume`: then start the app as before.
+    """
+    version = ask_to_resume(place := parse_place(run))
+    console.print(
+        f"The next server with run-dir = {place} goes on from version {version} of the model. Start the app as before.",
+        markup=False,
+        highlight=False,
+        soft_wrap=True,
+    )
 
 
 @app.command()

@@ -45,6 +45,10 @@ class EngineSettings(FederationSettings):
     sink_seconds: float = Field(15.0, gt=0.0)
     """Time between two such sendings."""
 
+    def waiting_for(self) -> str:
+        """Who has to be there before the first model goes out, for the line that says so."""
+        return "clients"
+
     def facts(self) -> dict[str, object]:
         return {**super().facts(), "signing": self.keys_file is not None}
 

@@ -18,6 +18,7 @@ from secureafl.engines.reporting import check_reporting, reporting
 from secureafl.layout import Layout
 from secureafl.server import Federation, Machine, Result
 from secureafl.server.live.evaluation import Evaluate
+from secureafl.server.record.resumption import is_asked_to_resume
 from secureafl.server.record.run import Origin
 from secureafl.server.report.progress import Progress, verdict_table
 from secureafl.types import NamedArrays
@@ -46,6 +47,8 @@ def conduct(
     `defense` takes the place of the one the settings name: for a rule of your own.
     """
     check_reporting(settings)
+    if not settings.resume and is_asked_to_resume(settings.store()):
+        settings = settings.model_copy(update={"resume": True})
     layout = Layout.of(arrays)
     origin = Origin.on_record(settings.run_dir) if settings.resume else Origin.drawn()
     defense = defense or settings.make_defense(layout.dim, seed=origin.seed, reference=reference, score=score)
@@ -53,7 +56,7 @@ def conduct(
     console = console or Console()
     if warning := running_statistics_warning(layout, settings.client_returns):
         console.print(warning, markup=False, highlight=False, soft_wrap=True)
-    progress = Progress(console, settings.defense, settings.stop_after_updates)
+    progress = Progress(console, settings.defense, settings.stop_after_updates, waiting=settings.waiting_for())
     federation = Federation(machine, layout, settings, evaluate=evaluate, report=progress, seed=origin.seed)
     if settings.resume:  # a new run of the engine: dispatches of the old one can no longer be answered
         federation.withdraw_all("the server restarted")

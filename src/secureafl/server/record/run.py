@@ -26,6 +26,7 @@ from secureafl.server.record.address import LEASE_SECONDS, Place, PlaceSetting, 
 from secureafl.server.record.chain import Head
 from secureafl.server.record.entries import Entry, Event
 from secureafl.server.record.observer import RunObserver
+from secureafl.server.record.resumption import resumed
 from secureafl.server.record.snapshots import Snapshots
 from secureafl.server.record.sqlite import create_journal
 from secureafl.server.record.store import RunHold, Store
@@ -145,6 +146,7 @@ class Run:
                     del now["first model"]  # the machine is past it
                 run._compare(now)
                 run._restore(repeated)
+                resumed(store)
             except BaseException:
                 run.journal.close()
                 raise

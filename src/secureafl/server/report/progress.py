@@ -19,14 +19,18 @@ GOOD = {Reason.ACCEPTED, Reason.FIRST_CONTACT, Reason.BUFFERED, Reason.OVER_BUDG
 class Progress:
     """Prints one line per report: engines log to files and pipes, where a moving bar would be noise."""
 
-    def __init__(self, console: Console, label: str, num_updates: int | None = None) -> None:
+    def __init__(
+        self, console: Console, label: str, num_updates: int | None = None, *, waiting: str = "clients"
+    ) -> None:
         self._console = console
+        self._waiting = waiting
         self._label = label
         self._goal = f"/{num_updates}" if num_updates is not None else ""
 
     def __call__(self, status: Status) -> None:
         if status.num_clients == 0:
-            self._console.print(f"[bold]{self._label}[/]  waiting for clients", highlight=False)
+            line = f"[bold]{escape(self._label)}[/]  waiting for {escape(self._waiting)}"
+            self._console.print(line, highlight=False, soft_wrap=True)
             return
         parts = [
             f"[bold]{self._label}[/]",
