@@ -61,6 +61,7 @@ class Machine:
                 f"the defense counts on server_lr = {rate}, the machine has {settings.server_lr}: give both the same"
             )
         self.defense = defense
+        self._meet = defense.meet if isinstance(defense, MeetsClients) else None
         self.settings = settings
         self._server_lr = np.float32(settings.server_lr)
         self._model = Model(0, _frozen(params.astype(np.float32)))
@@ -111,7 +112,8 @@ class Machine:
         if name not in self._clients:
             self._clients[name] = ClientId(len(self._names))
             self._names.append(name)
-            self._introduce(self._clients[name], name)
+            if self._meet is not None:
+                self._meet(self._clients[name], name)
         return self._clients[name]
 
     def issue(self, client: ClientId, version: int | None = None) -> Ticket:
@@ -229,12 +231,9 @@ class Machine:
         self._names = json.loads(np.asarray(state["names"], np.uint8).tobytes())
         self._clients = {name: ClientId(place) for place, name in enumerate(self._names)}
         self.defense.load_state_dict(unscoped("defense", state))
-        for name, client in self._clients.items():
-            self._introduce(client, name)
-
-    def _introduce(self, client: ClientId, name: str) -> None:
-        if isinstance(self.defense, MeetsClients):
-            self.defense.meet(client, name)
+        if self._meet is not None:
+            for name, client in self._clients.items():
+                self._meet(client, name)
 
     def _judge(self, ticket: Ticket, delta: Vector) -> Verdict:
         age = self._model.version - ticket.version

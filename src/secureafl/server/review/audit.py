@@ -105,6 +105,17 @@ def client_records(run: RecordedRun) -> list[ClientRecord]:
     return least_accepted(records.values())
 
 
+def client_record(run: RecordedRun, client: str) -> tuple[ClientRecord, list[Entry]] | None:
+    """One client's part, without its influence, and the rows it is made of; None if there is no such client.
+
+    Reads the rows of this client alone.
+    """
+    record, entries = ClientRecord(client), list(run.journal.entries(leave_out=Event.ISSUED, client=client))
+    for entry in entries:
+        record.add(entry)
+    return (record, entries) if entries else None
+
+
 def least_accepted(records: Iterable[ClientRecord]) -> list[ClientRecord]:
     """The same records, those first whose updates were accepted least often."""
     return sorted(records, key=lambda record: (record.share_accepted, record.client))
@@ -112,7 +123,7 @@ def least_accepted(records: Iterable[ClientRecord]) -> list[ClientRecord]:
 
 def arrival(run: RecordedRun, version: int) -> Entry | None:
     """The arrival that met the model of this version."""
-    return next((entry for entry in run.journal.entries(Event.ARRIVAL) if entry.version == version), None)
+    return next(run.journal.entries(Event.ARRIVAL, version=version), None)
 
 
 def explain(entry: Entry) -> list[str]:
