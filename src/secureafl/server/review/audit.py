@@ -185,6 +185,7 @@ _VERDICTS: dict[str, str] = {
     Reason.BUFFERED: "It was accepted into a buffer; the model moves once every buffer holds something.",
     Reason.OVER_BUDGET: "It was accepted and renewed the client's vote, but the model did not move: this client comes"
     " far more often than others, and had no step left.",
+    Reason.FROM_ABOVE: "It came from the server above: the model moved by all of it, and no defense judged it.",
     Reason.TOO_LONG: "It was rejected: it was many times as long as is usual ({norm}).",
     Reason.CHANGED_TOO_ABRUPTLY: "It was rejected: since its last accepted update the client changed {lipschitz_factor}"
     " per unit of change of the model, more than the {threshold} that most updates stay under.",

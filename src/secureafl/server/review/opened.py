@@ -95,6 +95,7 @@ class RecordedRun:
             max_staleness=self.facts["max_staleness"],
             keep_recent=self.facts.get("keep_recent", 0),
             average_over=self.facts["average_over"],
+            upstream=self.facts.get("upstream"),
             count_refused=self.facts.get("count_refused", False),
         )
         return Machine(built, self.first.copy(), settings)

@@ -5,6 +5,7 @@ A recipe says which cells to run and how its report is laid out; nothing else kn
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -123,6 +124,9 @@ LOCAL_TRAINING: Sequence[Mapping[str, Any]] = (
 these is one over the usual staleness."""
 COMPARED = ("asyncsgd", "fedbuff", "aflguard", "secureafl")
 """Where all would take too long: no defense, what most would take first, the best with trusted data, and ours."""
+GATHERED_IN = (None, 2, 4)
+"""Regions of ten that the malicious fifth of all clients is in: all; two, wholly; or half of each of four."""
+REGION_ROUNDS = 3000
 ALL_LOCAL_DATA = 4096
 """A batch that is larger than any client's share of Fashion-MNIST: it uses all it has."""
 TIMED = ("asyncsgd", "zenopp", "aflguard", "secureafl")
@@ -322,6 +326,27 @@ def _local_training() -> Cells:
     ]
 
 
+def _regions() -> Cells:
+    return [
+        CellSettings(
+            architecture="small-cnn",
+            num_clients=200,
+            rounds=REGION_ROUNDS,
+            evaluate_every=REGION_ROUNDS // 10,
+            num_test=2000,
+            batch_size=16,
+            server_lr=0.05,
+            defense=below,
+            attack=attack,
+            protocol="regions",
+            protocol_settings={"top_defense": above, "malicious_regions": gathered_in},
+        )
+        for below, above in itertools.product(("secureafl", "asyncsgd"), repeat=2)
+        for gathered_in in GATHERED_IN
+        for attack in (("none", "sign_flip", "scaling") if gathered_in is None else ("sign_flip", "scaling"))
+    ]
+
+
 def _text() -> Cells:
     return [
         CellSettings(
@@ -379,6 +404,9 @@ RECIPES: Mapping[str, Recipe] = {
     "local-training": Recipe("clients that train for some steps, or an epoch", _local_training, row="method and steps"),
     "noise": Recipe(
         "batches of 32 to all local data: when do the paper's estimates pay?", _noise, row="batch_size", layout="lines"
+    ),
+    "regions": Recipe(
+        "ten regions of twenty clients and a top: which defense below, which above", _regions, row="regions"
     ),
     "text": Recipe("the next character of a text, a stretch of it for each client", _text),
     "demo": Recipe("a first look: two defenses, three attacks, a small network", _demo),
@@ -443,10 +471,19 @@ def row_of(recipe: Recipe, settings: Mapping[str, Any]) -> str:
         return f"{method}, {settings.get('local_steps', 1)}"
     if recipe.row == "settings":
         return described(defense, own)
+    if recipe.row == "regions":
+        return regions_row(defense, settings["protocol_settings"])
     first, *others = recipe.row.split(", ")
     values = {key: setting(settings, key) for key in others}
     named = [f"{key.rpartition('.')[2]}={value}" for key, value in values.items() if value is not None]
     return ", ".join([str(setting(settings, first)), *named])
+
+
+def regions_row(below: str, own: Mapping[str, Any]) -> str:
+    """Who judges clients, who judges regions, and where the malicious clients are."""
+    gathered_in, num_regions = own["malicious_regions"], own["num_regions"]
+    where = "spread" if gathered_in is None else f"in {gathered_in} of {num_regions} regions"
+    return f"{below}, top {own['top_defense']}, {where}"
 
 
 def setting(settings: Mapping[str, Any], key: str) -> Any:
