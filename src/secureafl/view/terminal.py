@@ -58,7 +58,10 @@ def picture(reader: RunReader, height: int = FULL_HEIGHT) -> RenderableType:
     with reader.lock:
         now = overview(reader)
         if now.version == 0:
-            return Panel(Text("No update has arrived yet."), title=_title(now), title_align="left")
+            waiting = "No update has arrived yet."
+            if now.memory is not None:
+                waiting += f"\nMemory for clients: {now.memory}."
+            return Panel(Text(waiting), title=_title(now), title_align="left")
         parts: list[RenderableType] = [_figures(now), Text(), _curves(reader, now)]
         if now.rejected:
             parts += [Text(), _worst(reader, min(NUM_WORST, max(3, height - FRAME_HEIGHT)))]
@@ -91,6 +94,8 @@ def _figures(now: Overview) -> Table:
     judged = _strong(number(now.typical))
     judged.append(f" against {number(now.threshold)}" if now.threshold is not None else "")
     grid.add_row(now.measure_label, judged, *_troubles(now))
+    if now.memory is not None:
+        grid.add_row("memory for clients", _strong(now.memory))
     return grid
 
 
