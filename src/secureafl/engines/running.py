@@ -58,6 +58,8 @@ def conduct(
         console.print(warning, markup=False, highlight=False, soft_wrap=True)
     progress = Progress(console, settings.defense, settings.stop_after_updates, waiting=settings.waiting_for())
     federation = Federation(machine, layout, settings, evaluate=evaluate, report=progress, seed=origin.seed)
+    if (memory := machine.client_memory()) is not None:
+        console.print(f"memory for clients: {memory}", markup=False, highlight=False, soft_wrap=True)
     if settings.resume:  # a new run of the engine: dispatches of the old one can no longer be answered
         federation.withdraw_all("the server restarted")
     with contextlib.ExitStack() as stack:

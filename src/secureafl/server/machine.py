@@ -23,7 +23,16 @@ import numpy as np
 from pydantic import Field
 
 from secureafl import kernels
-from secureafl.defenses.base import CountsOnRate, Defense, MeetsClients, norm, scoped, unscoped
+from secureafl.defenses.base import (
+    ClientMemory,
+    CountsOnRate,
+    Defense,
+    MeetsClients,
+    SaysMemory,
+    norm,
+    scoped,
+    unscoped,
+)
 from secureafl.errors import SecureAFLError, SettingsError, StateError
 from secureafl.settings import Settings
 from secureafl.types import UNJUDGED, Array, ClientId, Model, Reason, StateDict, Update, Vector, Verdict, refuse
@@ -204,6 +213,10 @@ class Machine:
         """Move the average towards the present model."""
         span = max(1, min(self.settings.average_over, self._model.version // 10))
         self._average += (self._model.params - self._average) / np.float32(span)
+
+    def client_memory(self) -> ClientMemory | None:
+        """What the defense takes for its clients; None if it does not say."""
+        return self.defense.client_memory() if isinstance(self.defense, SaysMemory) else None
 
     def state_dict(self) -> StateDict:
         """Everything, so that an equally configured machine goes on bit for bit."""

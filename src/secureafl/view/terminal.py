@@ -59,7 +59,10 @@ def picture(reader: RunReader, height: int = FULL_HEIGHT) -> RenderableType:
     with reader.lock:
         now = overview(reader)
         if now.version == 0:
-            return Panel(Text("No update has arrived yet."), title=_title(now), title_align="left")
+            waiting = "No update has arrived yet."
+            if now.memory is not None:
+                waiting += f"\nMemory for clients: {now.memory}."
+            return Panel(Text(waiting), title=_title(now), title_align="left")
         parts: list[RenderableType] = [_figures(now), Text(), _curves(reader, now)]
         if now.rejected:
             parts += [Text(), _worst(reader, min(NUM_WORST, max(3, height - FRAME_HEIGHT)))]
@@ -94,6 +97,8 @@ def _figures(now: Overview) -> Table:
     grid.add_row(now.measure_label, judged, *_troubles(now))
     for standby in now.standbys:
         grid.add_row("standby", Text(visible(standby.name)), "behind by", _behind(standby))
+    if now.memory is not None:
+        grid.add_row("memory for clients", _strong(now.memory))
     return grid
 
 

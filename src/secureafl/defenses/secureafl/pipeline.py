@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from secureafl.defenses.base import scoped, staleness, unscoped
+from secureafl.defenses.base import ClientMemory, scoped, staleness, unscoped
 from secureafl.defenses.secureafl.combine import RunningMean
 from secureafl.defenses.secureafl.formats import renamed
 from secureafl.defenses.secureafl.passes import OverEveryone, OverSender, Passes
@@ -102,6 +102,10 @@ class Pipeline:
     def influence(self, params: Vector) -> dict[ClientId, float] | None:
         """How far the model follows each known client; None where the combiner cannot tell."""
         return self.passes.influence(params, self._num_arrivals)
+
+    def client_memory(self) -> ClientMemory:
+        """What is kept of clients, in bytes."""
+        return self.passes.client_memory()
 
     def state_dict(self) -> StateDict:
         state: StateDict = {"num_arrivals": np.array(self._num_arrivals, np.int64), **self.passes.state_dict()}
