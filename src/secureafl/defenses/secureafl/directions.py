@@ -49,6 +49,11 @@ class Directions(Votes):
         return self._num_heard[client] > 0
 
     @property
+    def sketch_bytes(self) -> int:
+        """What is kept of a client takes so many bytes."""
+        return self._averages.bytes_each
+
+    @property
     def counted(self) -> list[ClientId]:
         """Clients whose directions count: not those left out, nor newcomers while they are too many."""
         return list(self._counted)

@@ -40,6 +40,11 @@ class Sketches:
         self._scales = Column(np.float32, 0.0)
         self._free: list[int] = []
 
+    @property
+    def bytes_each(self) -> int:
+        """What a sketch takes."""
+        return WIDTH * self._dtype.itemsize
+
     def __len__(self) -> int:
         return BLOCK * len(self._blocks) - len(self._free)
 

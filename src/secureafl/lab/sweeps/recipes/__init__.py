@@ -75,6 +75,8 @@ TUNED: Mapping[str, Mapping[str, Any]] = {
     "zenopp": {"epsilon": 0.1},
     "aflguard": {"max_distance": 3.0},
     "asyncdefender": {"reference_decay": 0.99},
+    "fedbuff": {"scale": 25.0, "clip_norm": 10.0},
+    "asyncfilter": {"scale": 20.0},
 }
 """What the `tuning` sweep found best, by defense."""
 TUNED_ANEW: Mapping[tuple[str, str, Any], Mapping[str, Any]] = {}
