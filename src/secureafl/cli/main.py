@@ -320,9 +320,9 @@ def standby(
             f"a standby follows a run in a database, and {place} is a folder: move it there with"
             " secureafl copy, or let a service manager start its server again, with resume set"
         )
-    from secureafl.server.standby.serve import serve
+    from secureafl.server.standby.command import run_standby
 
-    serve(place, command or [], start_seconds=start_seconds, host=metrics_host, port=metrics_port, say=typer.echo)
+    run_standby(place, command or [], start_seconds=start_seconds, host=metrics_host, port=metrics_port, say=typer.echo)
 
 
 @app.command()

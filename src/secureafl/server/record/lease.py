@@ -3,7 +3,8 @@ the lease changes hands.
 
 Whoever writes names its epoch, and the database refuses an old one in the same transaction (`Lease.advance`,
 `Lease.fence`): a server that was stopped, or cut off, and comes back finds that it can write nothing. It does not come
-to that if clocks run alike: a leader that could not renew stops itself while its lease still has a fifth to go.
+to that if clocks run alike: a leader that could not renew stops itself while its lease still has a fifth to go. With
+`patience` it does not stop but stand still, and goes on if it can renew before any other server has taken the lease.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ POLL_SECONDS = 0.1
 PATIENCE = 2.0  # in leases: how long to wait for one that nobody renews
 
 Database = psycopg.Connection[tuple[Any, ...]]
+NotLeading = psycopg.errors.DivisionByZero
+"""What the database raises if `Lease.advance` moved no head: one divided by how many it moved."""
 
 
 class Lease:
@@ -38,13 +41,15 @@ class Lease:
         seconds: float,
         *,
         channel: str = "secureafl",
+        patience: float = 0.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Take the lease, or say who has it; wait for one that its holder does not renew. Standbys hear on `channel` of
-        every new head.
+        every new head. `patience` is how long to stand still if the database cannot be reached.
         """
         self._where = where
         self._channel = channel
+        self.patience = patience
         self._connect = connect
         self._seconds = seconds
         self._clock = clock
@@ -84,25 +89,33 @@ class Lease:
         return epoch, asked + USABLE * self._seconds
 
     def require(self) -> None:
-        """Raise `StoreError` if this server may no longer take itself for the leader."""
-        if self._lost is None and self._clock() > self._until:
-            self._lost = StoreError(
-                f"{self._where} could not be reached for {USABLE * self._seconds:g} s to renew the lease: this server"
-                " writes nothing more. Resume the run once the database can be reached"
-            )
+        """Raise `StoreError` if this server may no longer take itself for the leader; first stand still for as long as
+        its patience lasts.
+        """
+        while self._lost is None and self._clock() > self._until:
+            if self._clock() > self._until + self.patience:
+                self._lost = StoreError(
+                    f"{self._where} could not be reached for {USABLE * self._seconds + self.patience:g} s to renew the"
+                    " lease: this server writes nothing more. Resume the run once the database can be reached"
+                )
+            else:
+                time.sleep(min(POLL_SECONDS, self.patience))
         if self._lost is not None:
             raise self._lost
 
-    def advance(self, database: Database, before: Head | None, head: Head) -> psycopg.Cursor[tuple[Any, ...]]:
-        """Let this be the head, within the open transaction. The cursor has a row if this server leads, and if the head
-        was the one before; None for whichever it was.
+    def advance(self, database: Database, before: Head | None, head: Head) -> None:
+        """Let this be the head, within the open transaction, which fails with `NotLeading` unless this server leads and
+        the head was the one before; None for whichever it was. Nothing is waited for: more may be sent at once.
         """
         statement = "UPDATE head SET number = %s, hash = %b, written = clock_timestamp() WHERE epoch = %s"
         values: list[object] = [head.number, head.hash, self.epoch]
         if before is not None:
             statement += " AND number = %s AND hash = %b"
             values += [before.number, before.hash]
-        return database.execute(f"{statement} RETURNING epoch, pg_notify(%s, '')", [*values, self._channel])
+        database.execute(
+            f"WITH moved AS ({statement} RETURNING epoch) SELECT 1 / count(*), pg_notify(%s, '') FROM moved",
+            [*values, self._channel],
+        )
 
     def fence(self, database: Database) -> None:
         """Raise if another server leads, within the open transaction; until its end none will."""
@@ -149,7 +162,8 @@ class Lease:
                 database.close()
 
     def _renew(self, database: Database) -> None:
-        self.require()  # a process that was stopped for longer than its lease does not come back as the leader
+        if not self.patience:
+            self.require()  # a process that was stopped for longer than its lease does not come back as the leader
         asked = self._clock()
         renewed = database.execute(
             "UPDATE lease SET expires = clock_timestamp() + make_interval(secs => %s) WHERE epoch = %s RETURNING epoch",

@@ -62,10 +62,17 @@ class StoreSettings(Settings):
     lease_seconds: float = Field(LEASE_SECONDS, ge=1.0)
     """In a database: how long the server that leads the run keeps the lead without renewing it. It renews four times as
     often, and stops itself after four fifths of this if it cannot. Another server takes over no sooner."""
+    database_patience: float = Field(0.0, ge=0.0)
+    """In a database: how many seconds a server that cannot reach it waits before it stops. Meanwhile it hands out and
+    acknowledges nothing, and it goes on only if no other server has taken the lease. 0 stops at the first failure."""
 
     def store(self) -> Store | None:
         """Where the run is kept; None if that is in memory."""
-        return None if self.run_dir is None else store_of(self.run_dir, lease_seconds=self.lease_seconds)
+        return (
+            None
+            if self.run_dir is None
+            else store_of(self.run_dir, lease_seconds=self.lease_seconds, patience=self.database_patience)
+        )
 
 
 @dataclass(frozen=True, slots=True)

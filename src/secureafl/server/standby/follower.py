@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from secureafl.errors import StoreError
+from secureafl.errors import StoreError, UnreachableError
 from secureafl.files import safetensors_parts
 from secureafl.server.machine import Machine
 from secureafl.server.record.chain import Head
@@ -123,16 +123,22 @@ class Standby:
         is not there: call again.
         """
         try:
-            return self._follow(limit)
+            journal = self._reading()
+            self._newest = max(self.head.number, journal.last_number())
+            try:
+                return self._follow(journal, limit)
+            except UnreachableError:
+                raise
+            except StoreError:
+                if journal.hash_before(self.head.number + 1) is not None:
+                    raise
+                self._begin()  # the leader forgot rows that this standby had not come to; else this says what is wrong
+                return self._follow(journal, limit)
         except StoreError:
             self.close()  # the connection may be what is broken
             raise
 
-    def _follow(self, limit: int | None) -> int:
-        journal = self._reading()
-        self._newest = max(self.head.number, journal.last_number())
-        if self._newest > self.head.number and journal.hash_before(self.head.number + 1) is None:
-            self._begin()  # the leader forgot rows that this standby had not come to
+    def _follow(self, journal: Journal, limit: int | None) -> int:
         num_rows = 0
         for head, entry in journal.following(self.head):
             self._take(entry)

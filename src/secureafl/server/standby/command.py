@@ -10,7 +10,7 @@ from secureafl.errors import SettingsError
 from secureafl.server.record.address import RunUrl, store_of
 
 
-def serve(
+def run_standby(
     url: RunUrl,
     command: Sequence[str],
     *,
