@@ -27,7 +27,10 @@ IDS = [f"{7345310127518283649 + 1000000007 * place}" for place in range(8)]
 """As Flower's: up to twenty digits, and the first ones much alike."""
 NAMED = {IDS[0]: "st-elsewhere-general", IDS[1]: "hospital-b"}
 WHOLE_WORDS = ["changed-too-abruptly", "first-contact", "against-consensus", *SecureAFLSettings.model_fields]
-NOT_TYPED = {"dashboard": "it serves until Ctrl-C; it prints an address and no table"}
+NOT_TYPED = {
+    "dashboard": "it serves until Ctrl-C; it prints an address and no table",
+    "standby": "it follows a run in a database until its server is gone; it prints lines",
+}
 
 
 def commands(place: Path) -> list[list[str]]:

@@ -311,6 +311,39 @@ def dashboard(
 
 
 @app.command()
+def standby(
+    run: Annotated[
+        str, typer.Argument(metavar="RUN", help="The run's postgresql://USER@HOST/DATABASE/RUN; it may begin later.")
+    ],
+    command: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[-- COMMAND...]", help="What starts the next server, with resume set."),
+    ] = None,
+    start_seconds: Annotated[
+        float, typer.Option(min=1.0, help="How long such a server may take until it leads.")
+    ] = 120.0,
+    metrics_port: Annotated[
+        int | None, typer.Option(min=1, max=65535, help="Answer Prometheus' scrapes on this port.")
+    ] = None,
+    metrics_host: Annotated[str, typer.Option(help="Address to bind that port to.")] = "127.0.0.1",
+) -> None:
+    """Follow a run in a database, repeat and check every row, and start the next server when its leader is gone.
+
+    For example: `secureafl standby postgresql://secureafl@db/runs/today -- flwr run . production --run-config
+    resume=true`. It goes on until the run is finished. Without a command it follows and checks, and starts nothing.
+    """
+    place = parse_place(run)
+    if isinstance(place, Path):
+        raise SettingsError(
+            f"a standby follows a run in a database, and {place} is a folder: move it there with"
+            " secureafl copy, or let a service manager start its server again, with resume set"
+        )
+    from secureafl.server.standby.serve import serve
+
+    serve(place, command or [], start_seconds=start_seconds, host=metrics_host, port=metrics_port, say=typer.echo)
+
+
+@app.command()
 def replay(
     run: RunArgument,
     defense: Annotated[

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from secureafl.server.record.store import StandbyReport
 from secureafl.server.review.audit import ClientRecord, least_accepted
 from secureafl.view.arrivals import MEASURES, Numbers
 from secureafl.view.reader import RunReader, State
@@ -47,6 +48,8 @@ class Overview:
     rejections: dict[str, int]
     """Reason -> how often, the most frequent first."""
     troubles: dict[str, int]
+    standbys: list[StandbyReport]
+    """Servers that follow the run, and are ready to take over."""
 
 
 def overview(reader: RunReader) -> Overview:
@@ -78,6 +81,7 @@ def overview(reader: RunReader) -> Overview:
             threshold=float(thresholds[-1]) if len(thresholds) else None,
             rejections=dict(reader.rejections.most_common()),
             troubles=dict(reader.troubles.most_common()),
+            standbys=list(reader.standbys),
         )
 
 

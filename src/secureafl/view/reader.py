@@ -15,6 +15,7 @@ from secureafl.server.record.address import Place, store_of
 from secureafl.server.record.entries import Entry, Event
 from secureafl.server.record.journal import Journal
 from secureafl.server.record.names import names_of
+from secureafl.server.record.store import StandbyReport
 from secureafl.server.review.audit import ClientRecord
 from secureafl.view.arrivals import Arrivals
 
@@ -67,6 +68,7 @@ class RunReader:
         self.troubles: Counter[str] = Counter()
         self.events: deque[Entry] = deque(maxlen=KEPT_EVENTS)
         """What happened beside arrivals, the newest at the end."""
+        self.standbys: list[StandbyReport] = []
         self.last_number = 0
         self.seconds = 0.0
         self._finished = False
@@ -90,6 +92,7 @@ class RunReader:
                 for entry in journal.entries(after=self.last_number):
                     self._take(entry)
             self._closed = closed
+            self.standbys = self._store.standbys()
             self._read_at = time.monotonic()
             return self.last_number > before
 

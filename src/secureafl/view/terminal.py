@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from secureafl.server.record.address import Place
+from secureafl.server.record.store import StandbyReport
 from secureafl.server.review.notices import ADVICE, notices
 from secureafl.tables import FittedTable
 from secureafl.text import one_line, visible
@@ -101,7 +102,16 @@ def _figures(now: Overview) -> Table:
     judged = _strong(number(now.typical))
     judged.append(f" against {number(now.threshold)}" if now.threshold is not None else "")
     grid.add_row(now.measure_label, judged, *_troubles(now))
+    for standby in now.standbys:
+        grid.add_row("standby", Text(visible(standby.name)), "behind by", _behind(standby))
     return grid
+
+
+def _behind(standby: StandbyReport) -> Text:
+    said = _strong(f"{standby.rows:,} rows")
+    if standby.rows:
+        said.append(f", {duration(standby.seconds)}")
+    return said if standby.can_lead else said.append(" (checks only: it starts no server)")
 
 
 def _troubles(now: Overview) -> tuple[str, Text]:

@@ -10,9 +10,10 @@ from tests.lab.tiny import tiny_cell
 
 from secureafl.errors import SettingsError
 from secureafl.files import save_json
+from secureafl.lab.api.results import open_cell
 from secureafl.lab.cells.cell import CellSettings
 from secureafl.lab.cells.experiment import RESULT, RunSettings, run_cell
-from secureafl.lab.reports.plots import Cell, draw_cell
+from secureafl.lab.reports.plots import Cell
 from secureafl.lab.reports.sweep_plots import draw_lines
 from secureafl.lab.reports.tables import (
     arrange,
@@ -74,7 +75,7 @@ def test_a_cell_ends_with_a_table_and_a_picture(tiny_source: Path, tmp_path: Pat
     assert cell_table(result).row_count == 6
     del result["worst_class"]  # as in results of 0.1
     assert "worst class" not in text_of(cell_table(result))
-    picture = draw_cell(tmp_path / cell.cell_id())
+    picture = open_cell(tmp_path / cell.cell_id()).save_plot()
     assert picture.read_bytes().startswith(b"\x89PNG")
     assert picture.with_suffix(".pdf").read_bytes().startswith(b"%PDF")
 
@@ -83,7 +84,7 @@ def test_a_cell_without_its_arrivals_is_drawn_as_far_as_it_goes(tiny_source: Pat
     cell = tiny_cell(tiny_source)
     run_cell(cell, tmp_path)
     (tmp_path / cell.cell_id() / "arrivals.parquet").unlink()
-    assert draw_cell(tmp_path / cell.cell_id()).exists()
+    assert open_cell(tmp_path / cell.cell_id()).save_plot().exists()
 
 
 def test_the_main_table_shows_ours_beside_the_papers(tiny_source: Path, tmp_path: Path) -> None:
@@ -136,14 +137,14 @@ def test_a_setting_is_marked_where_it_was_run_and_alike_in_every_panel() -> None
 
 def test_the_list_of_cells_says_whose_they_are() -> None:
     recipe = RECIPES["delay"]
-    cell = next(cell for cell in recipe.cells() if cell.defense == "zenopp")
+    cell = next(cell for cell in recipe.cells() if cell.defense == "aflguard")
     result = {
         "settings": cell.complete(),
         "last": {"ter": 0.3},
         "detection": {"honest_accepted": 1.0, "malicious_accepted": 0.0},
         "provenance": {"commit": "0" * 40},
     }
-    assert "| Zeno++, 5 | No attack |" in provenance(recipe, [result])
+    assert "| AFLGuard, 5 | No attack |" in provenance(recipe, [result])
 
 
 def test_a_cell_of_an_older_version_is_listed_with_what_was_typed() -> None:

@@ -14,7 +14,8 @@ import numpy as np
 
 from secureafl import kernels
 from secureafl.defenses.secureafl.combine.running_mean import RunningMean
-from secureafl.defenses.secureafl.directions import WIDTH, draw_signs
+from secureafl.defenses.secureafl.directions import draw_signs
+from secureafl.defenses.secureafl.sketches import WIDTH
 from secureafl.defenses.secureafl.stages import Arrival, Ballot, Estimator, Stages, WeighsClients
 from secureafl.history import History, LastUpdates, Row, sketch_distance
 from secureafl.kernels.vectors import NOTHING

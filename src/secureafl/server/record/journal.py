@@ -17,7 +17,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from secureafl.errors import StoreError
+from secureafl.errors import StoreError, UnreachableError
 from secureafl.server.record.chain import Head, first_hash, row_hash
 from secureafl.server.record.entries import RENAMED_REASONS, Entry, Event
 from secureafl.server.record.log_tables import COLUMNS, Row, Tables
@@ -66,8 +66,9 @@ class Journal:
         return journal
 
     @classmethod
-    def resume(cls, tables: Tables, *, accept_loss: bool = False) -> Journal:
-        """The journal of an earlier server, to be gone on with. It has been checked from end to end.
+    def resume(cls, tables: Tables, *, accept_loss: bool = False, known: Head | None = None) -> Journal:
+        """The journal of an earlier server, to be gone on with. It has been checked from end to end; from `known` on if
+        the caller has followed the chain up to there itself.
 
         `accept_loss` takes a log whose newest rows are lost, and writes down that they are.
         """
@@ -77,7 +78,7 @@ class Journal:
             journal._check_format()
             if accept_loss:
                 journal._accept_loss()
-            journal._head = journal._check_chain()
+            journal._head = journal._check_chain() if known is None else journal._check_since(known)
             tables.settle()
         return journal
 
@@ -224,6 +225,15 @@ class Journal:
             before = row[13]
             yield self._entry(row, self._update(row) if payloads else None)
 
+    def following(self, head: Head) -> Iterator[tuple[Head, Entry]]:
+        """The entries behind this row with their updates, and the head that each of them is. Every row is checked
+        against the one before it, and every update against its row.
+        """
+        for row in self._rows(after=head.number):
+            self._check_row(row, head.hash, head.number + 1)
+            head = Head(row[0], row[13])
+            yield head, self._entry(row, self._update(row))
+
     def stored(self) -> Iterator[tuple[Row, bytes | None]]:
         """Every row as it is stored, with its update; the chain is followed on the way."""
         before: bytes | None = None
@@ -255,6 +265,10 @@ class Journal:
             return {name: json.loads(value) for name, value in self._fact_texts().items()}
         except ValueError:
             raise unreadable_facts(self.where) from None
+
+    def first_hash(self) -> bytes:
+        """What the chain begins with: the hash of the facts."""
+        return first_hash(self._fact_texts())
 
     def hash_before(self, number: int) -> bytes | None:
         """What the row of this number says the hash of the one before it is; None if there is no such row."""
@@ -293,6 +307,25 @@ class Journal:
         head, met = self._follow(expected)
         if not met:
             raise StoreError(self._shortfall(head, expected))
+        self._check_updates()
+        return head
+
+    def _check_since(self, known: Head) -> Head:
+        """The newest row, by way of all behind the known one."""
+        expected, head = self._tables.read_head(), known
+        met = head == expected
+        for row in self._rows(after=known.number):
+            self._check_row(row, head.hash, head.number + 1)
+            head = Head(row[0], row[13])
+            met = met or head == expected
+        if not met:
+            raise StoreError(self._shortfall(head, expected))
+        self.seconds = float(self._value("SELECT coalesce(max(seconds), 0) FROM log"))
+        self.forgotten = int(
+            self._value("SELECT coalesce(max(base), 0) FROM log WHERE event = ?", [str(Event.FORGOTTEN)])
+        )
+        self._checked = head.number
+        self._snapshots = self.snapshots()
         self._check_updates()
         return head
 
@@ -413,7 +446,8 @@ class Journal:
                 return self._tables.read(query, parameters)
             except self._unreadable as error:
                 said = one_line(str(error))
-                raise StoreError(f"the run's database {self.where} cannot be read: {said}") from None
+                kind = UnreachableError if self._tables.is_unreachable(error) else StoreError
+                raise kind(f"the run's database {self.where} cannot be read: {said}") from None
 
 
 @contextlib.contextmanager
@@ -424,15 +458,16 @@ def opening(tables: Tables) -> Iterator[None]:
     except BaseException as error:
         tables.close()
         if isinstance(error, tables.errors):
-            raise cannot_open(tables.where, error) from None
+            raise cannot_open(tables.where, error, unreachable=tables.is_unreachable(error)) from None
         if isinstance(error, KeyError | ValueError | TypeError):
             raise unreadable_facts(tables.where) from None
         raise
 
 
-def cannot_open(where: str, error: Exception) -> StoreError:
+def cannot_open(where: str, error: Exception, *, unreachable: bool = False) -> StoreError:
     """The database's driver says why."""
-    return StoreError(f"cannot open the run's database {where}: {one_line(str(error))}")
+    kind = UnreachableError if unreachable else StoreError
+    return kind(f"cannot open the run's database {where}: {one_line(str(error))}")
 
 
 def unreadable_facts(where: str) -> StoreError:

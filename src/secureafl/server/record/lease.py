@@ -37,10 +37,14 @@ class Lease:
         connect: Callable[[], Database],
         seconds: float,
         *,
+        channel: str = "secureafl",
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Take the lease, or say who has it; wait for one that its holder does not renew."""
+        """Take the lease, or say who has it; wait for one that its holder does not renew. Standbys hear on `channel` of
+        every new head.
+        """
         self._where = where
+        self._channel = channel
         self._connect = connect
         self._seconds = seconds
         self._clock = clock
@@ -98,7 +102,7 @@ class Lease:
         if before is not None:
             statement += " AND number = %s AND hash = %b"
             values += [before.number, before.hash]
-        return database.execute(f"{statement} RETURNING epoch", values)
+        return database.execute(f"{statement} RETURNING epoch, pg_notify(%s, '')", [*values, self._channel])
 
     def fence(self, database: Database) -> None:
         """Raise if another server leads, within the open transaction; until its end none will."""
@@ -122,7 +126,10 @@ class Lease:
         self._stopped.set()
         self._renewer.join(self._seconds)
         with contextlib.suppress(psycopg.Error), contextlib.closing(self._connect()) as database:
-            database.execute("UPDATE lease SET expires = clock_timestamp() WHERE epoch = %s", [self.epoch])
+            database.execute(
+                "UPDATE lease SET expires = clock_timestamp() WHERE epoch = %s RETURNING pg_notify(%s, '')",
+                [self.epoch, self._channel],
+            )
 
     def _keep(self) -> None:
         """Renew in time, on a connection of its own; a new one if that is broken."""

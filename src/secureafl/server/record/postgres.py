@@ -26,6 +26,8 @@ from secureafl.server.record.chain import Head, first_hash
 from secureafl.server.record.journal import Journal, cannot_open, fact_texts
 from secureafl.server.record.lease import Database, Lease
 from secureafl.server.record.log_tables import Row
+from secureafl.server.record.store import StandbyReport
+from secureafl.server.record.succession import Succession
 from secureafl.text import one_line
 
 PART_BYTES = 4 << 20
@@ -53,6 +55,8 @@ CREATE TABLE log (
     "INSERT INTO head VALUES (0, NULL, 0, clock_timestamp())",
     "CREATE TABLE lease (holder TEXT NOT NULL, epoch BIGINT NOT NULL, expires TIMESTAMPTZ NOT NULL)",
     "INSERT INTO lease VALUES ('nobody', 0, clock_timestamp())",
+    "CREATE TABLE standbys (name TEXT PRIMARY KEY, number BIGINT NOT NULL, lag_rows BIGINT NOT NULL,"
+    " lag_seconds DOUBLE PRECISION NOT NULL, can_lead BOOLEAN NOT NULL, seen TIMESTAMPTZ NOT NULL)",
     "CREATE TABLE files (name TEXT, part INTEGER, content BYTEA NOT NULL, PRIMARY KEY (name, part))",
     # Floats do not get smaller by being compressed.
     "ALTER TABLE updates ALTER COLUMN update_bytes SET STORAGE EXTERNAL",
@@ -69,6 +73,7 @@ class PostgresStore:
         self._lease_seconds = lease_seconds
         self._lease: Lease | None = None
         self.files = PostgresFiles(self)
+        self.succession = Succession(self._asking, self.connect, self._schema)
 
     def __str__(self) -> str:
         return str(self._url)
@@ -116,13 +121,13 @@ class PostgresStore:
             with contextlib.closing(self.connect()) as database:
                 yield database
         except psycopg.Error as error:
-            raise cannot_open(str(self), error) from None
+            raise cannot_open(str(self), error, unreachable=_is_unreachable(error)) from None
 
     def hold(self) -> Lease:
         with self._asking() as database:
             if self._oid(database) is None:
                 self._create_schema(database)
-            self._lease = Lease(str(self), self.connect, self._lease_seconds)
+            self._lease = Lease(str(self), self.connect, self._lease_seconds, channel=self._schema)
         return self._lease
 
     def _create_schema(self, database: Database) -> None:
@@ -167,8 +172,8 @@ class PostgresStore:
     def create(self, facts: Mapping[str, object]) -> Journal:
         return Journal.begin(self._tables(self.lease), fact_texts(facts))
 
-    def open(self, *, accept_loss: bool = False) -> Journal:
-        return Journal.resume(self._tables(self.lease), accept_loss=accept_loss)
+    def open(self, *, accept_loss: bool = False, known: Head | None = None) -> Journal:
+        return Journal.resume(self._tables(self.lease), accept_loss=accept_loss, known=known)
 
     def read(self) -> Journal:
         self.require_run()
@@ -178,7 +183,7 @@ class PostgresStore:
         try:
             return PostgresTables(str(self), self.connect(), lease)
         except psycopg.Error as error:
-            raise cannot_open(str(self), error) from None
+            raise cannot_open(str(self), error, unreachable=_is_unreachable(error)) from None
 
     def identity(self) -> Hashable:
         self.require_run()
@@ -189,6 +194,9 @@ class PostgresStore:
         with self._asking() as database:
             found = database.execute("SELECT extract(epoch FROM written)::float8 FROM head").fetchone()
         return 0.0 if found is None else float(found[0])
+
+    def standbys(self) -> list[StandbyReport]:
+        return self.succession.reports()
 
 
 class PostgresTables:
@@ -207,6 +215,9 @@ class PostgresTables:
     @property
     def waiting(self) -> bool:
         return bool(self._changes)
+
+    def is_unreachable(self, error: Exception) -> bool:
+        return _is_unreachable(error)
 
     def _leading(self) -> Lease:
         assert self._lease is not None
@@ -331,6 +342,13 @@ class PostgresFiles:
                 yield database
         except psycopg.Error as error:
             raise OSError(errno.EIO, one_line(str(error))) from None
+
+
+def _is_unreachable(error: Exception) -> bool:
+    """Whether the connection broke or could not be made; else the server has answered."""
+    if not isinstance(error, psycopg.OperationalError | psycopg.InterfaceError):
+        return False
+    return error.sqlstate is None or error.sqlstate.startswith(("08", "57P", "25P03"))
 
 
 def _part(database: Database, name: str, number: int) -> bytes | None:

@@ -23,6 +23,7 @@ from pydantic import Field
 from secureafl.errors import StoreError
 from secureafl.server.machine import Machine, Ticket
 from secureafl.server.record.address import LEASE_SECONDS, Place, PlaceSetting, store_of
+from secureafl.server.record.chain import Head
 from secureafl.server.record.entries import Entry, Event
 from secureafl.server.record.observer import RunObserver
 from secureafl.server.record.resumption import resumed
@@ -129,16 +130,22 @@ class Run:
         facts: Mapping[str, object] | None = None,
         clock: Callable[[], float] = time.monotonic,
         store: Store | None = None,
+        repeated: Head | None = None,
     ) -> Run:
-        """Go on from the last durable arrival of the run in `settings.run_dir`; `machine` is as at its start."""
+        """Go on from the last durable arrival of the run in `settings.run_dir`; `machine` is as at its start, or has
+        gone through all rows up to `repeated`, which the caller has checked.
+        """
         store = _to_resume(settings.run_dir, store or settings.store())
         run = cls.__new__(cls)
         run._set_up(machine, settings, clock, store)
         try:
-            run.journal = store.open()
+            run.journal = store.open(known=repeated)
             try:
-                run._compare(run._facts(facts))
-                run._restore()
+                now = run._facts(facts)
+                if repeated is not None:
+                    del now["first model"]  # the machine is past it
+                run._compare(now)
+                run._restore(repeated)
                 resumed(store)
             except BaseException:
                 run.journal.close()
@@ -319,8 +326,8 @@ class Run:
         fits = update.dtype == np.float32 and update.shape == self.machine.model.params.shape
         return update.tobytes() if fits else None
 
-    def _restore(self) -> None:
-        covered, remarks = self._load_snapshot()
+    def _restore(self, repeated: Head | None) -> None:
+        covered, remarks = self._load_snapshot() if repeated is None else (repeated.number, [])
         if covered < self.journal.forgotten:
             raise StoreError(
                 f"{self.settings.run_dir}: no snapshot is intact, and rows 1 to {self.journal.forgotten} were forgotten"
