@@ -36,6 +36,9 @@ class EngineSettings(FederationSettings):
     """Seed of those draws."""
     keys_file: Path | None = None
     """TOML file of public keys, `client = "base64"`; when given, every update must be signed."""
+    names_file: Path | None = None
+    """TOML file of clients' names, `"7345310127518283649" = "hospital-a"`, for tables and pages. It is kept with the
+    run."""
     metrics_port: int = Field(0, ge=0, le=65535)
     """Port for Prometheus to scrape, with the extra `ops`; 0 for none."""
     metrics_host: str = "127.0.0.1"

@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from secureafl.server.record.entries import Entry, Event
+from secureafl.server.record.names import ClientNames
 from secureafl.server.review.influence import influence
 from secureafl.server.review.opened import RecordedRun
-from secureafl.text import one_line, visible
+from secureafl.text import one_line
 from secureafl.types import Reason
 
 LOW_VOTE = 0.5
@@ -126,11 +127,12 @@ def arrival(run: RecordedRun, version: int) -> Entry | None:
     return next(run.journal.entries(Event.ARRIVAL, version=version), None)
 
 
-def explain(entry: Entry) -> list[str]:
+def explain(entry: Entry, names: ClientNames = ClientNames()) -> list[str]:
     """One arrival's verdict in plain words, a sentence each."""
     told = {name: f"{value:.4g}" for name, value in entry.evidence.items()}
+    client = names.shown_with_id(entry.client)
     lines = [
-        f"Arrival {entry.version}: client {visible(entry.client)} sent an update for version {entry.base} of the model,"
+        f"Arrival {entry.version}: client {client} sent an update for version {entry.base} of the model,"
         f" {entry.seconds:.1f} s into the run; {told.get('staleness', '?')} other arrivals came in between.",
         _VERDICTS.get(entry.reason, "The defense's word for it: {reason}.").format(
             reason=one_line(entry.reason), **{name: told.get(name, "?") for name in _NAMES}

@@ -66,7 +66,7 @@ def _json(reader: RunReader, query: Query) -> Callable[[Request], Response]:
     def endpoint(request: Request) -> Response:
         try:
             reader.refresh(REFRESH_SECONDS)
-            found = query(reader, request)
+            found = queries.named(query(reader, request), reader.names)
         except SettingsError as error:
             return JSONResponse({"error": str(error)}, 400)
         except SecureAFLError as error:

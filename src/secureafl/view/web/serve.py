@@ -7,6 +7,7 @@ import errno
 import secrets
 import socket
 from collections.abc import Callable
+from pathlib import Path
 
 import uvicorn
 
@@ -20,9 +21,19 @@ TOKEN_BYTES = 24
 MIN_TOKEN = 8
 
 
-def serve(place: Place, *, host: str, port: int, token: str | None, say: Callable[[str], None]) -> None:
-    """Show the run that is kept there to browsers; `say` is told the address once it can be reached."""
-    reader = RunReader(place)
+def serve(
+    place: Place,
+    *,
+    host: str,
+    port: int,
+    token: str | None,
+    say: Callable[[str], None],
+    names: Path | None = None,
+) -> None:
+    """Show the run that is kept there to browsers; `say` is told the address once it can be reached. `names` is a file
+    of clients' names.
+    """
+    reader = RunReader(place, names=names)
     token = choose_token(host, token)
     with bind(host, port) as listener:
         server = uvicorn.Server(
