@@ -173,11 +173,12 @@ def plot_curve(axes: Axes, cell: Cell) -> None:
 
 
 def plot_factors(axes: Axes, cell: Cell) -> None:
-    """How abruptly honest and malicious clients changed; lengths of uploads where a defense does not ask that."""
+    """How abruptly honest and malicious clients changed; lengths of updates where a defense does not ask that."""
     malicious = cell.malicious
-    values, name = cell.arrivals["lipschitz_factor"], "Lipschitz factor of an upload"
-    if not np.isfinite(values).any():
-        values, name = cell.arrivals["norm"], "length of an upload"
+    values, name = cell.arrivals["lipschitz_factor"], "Lipschitz factor of an update"
+    sides = [rows for rows in (malicious, ~malicious) if rows.any()]
+    if not all(np.isfinite(values[rows]).any() for rows in sides):
+        values, name = cell.arrivals["norm"], "length of an update"
     usable = np.isfinite(values) & (values > 0.0)
     axes.set_title(f"{name[0].upper()}{name[1:]}", fontsize=9, loc="left")
     axes.set_xlabel(name, fontsize=8)
@@ -197,7 +198,7 @@ def plot_factors(axes: Axes, cell: Cell) -> None:
                 clipped, bins=list(bins), weights=weights, color=colour, alpha=0.55, label=f"{label} ({len(chosen):,})"
             )
     axes.set_xscale("log")
-    axes.set_ylabel("% of uploads", fontsize=8)
+    axes.set_ylabel("% of updates", fontsize=8)
     axes.set_ylim(top=1.35 * axes.get_ylim()[1])  # room for the legend
     axes.legend(frameon=False, fontsize=8)
 
