@@ -298,7 +298,7 @@ def dashboard(
     ] = None,
     names_file: NamesOption = None,
 ) -> None:
-    """Show a run in the browser, live or finished, until Ctrl-C. Reads only."""
+    """Show a run in the browser, live or finished, until Ctrl-C; or a folder of runs, to compare them. Reads only."""
     from secureafl.view.web.serve import serve
 
     place = parse_place(run)

@@ -17,24 +17,24 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from secureafl.lab.api.record import RunRecord, open_record
-    from secureafl.lab.api.results import CellResult, Results, compare, open_cell, open_sweep
-    from secureafl.lab.api.running import run, sweep
+    from secureafl.lab.api.cell_results import CellResult, Results, compare, open_cell, open_sweep
+    from secureafl.lab.api.run_and_sweep import run, sweep
+    from secureafl.lab.api.run_record import RunRecord, open_record
     from secureafl.lab.cells.cell import CellSettings
     from secureafl.lab.sweeps.recipes import RECIPES
 
 _HOMES: Mapping[str, str] = {
     "RECIPES": "secureafl.lab.sweeps.recipes",
-    "CellResult": "secureafl.lab.api.results",
+    "CellResult": "secureafl.lab.api.cell_results",
     "CellSettings": "secureafl.lab.cells.cell",
-    "Results": "secureafl.lab.api.results",
-    "RunRecord": "secureafl.lab.api.record",
-    "compare": "secureafl.lab.api.results",
-    "open_cell": "secureafl.lab.api.results",
-    "open_record": "secureafl.lab.api.record",
-    "open_sweep": "secureafl.lab.api.results",
-    "run": "secureafl.lab.api.running",
-    "sweep": "secureafl.lab.api.running",
+    "Results": "secureafl.lab.api.cell_results",
+    "RunRecord": "secureafl.lab.api.run_record",
+    "compare": "secureafl.lab.api.cell_results",
+    "open_cell": "secureafl.lab.api.cell_results",
+    "open_record": "secureafl.lab.api.run_record",
+    "open_sweep": "secureafl.lab.api.cell_results",
+    "run": "secureafl.lab.api.run_and_sweep",
+    "sweep": "secureafl.lab.api.run_and_sweep",
 }
 """Where each public name is defined."""
 

@@ -10,7 +10,7 @@ from tests.lab.tiny import tiny_cell
 
 from secureafl.errors import SettingsError
 from secureafl.files import save_json
-from secureafl.lab.api.results import open_cell
+from secureafl.lab.api.cell_results import open_cell
 from secureafl.lab.cells.cell import CellSettings
 from secureafl.lab.cells.experiment import RESULT, RunSettings, run_cell
 from secureafl.lab.reports.plots import Cell

@@ -159,7 +159,7 @@ def test_only_static_files_are_served(path: str, tmp_path: Path) -> None:
 
 def test_pages_hold_no_inline_script_or_style_and_name_no_other_host() -> None:
     pages = sorted(STATIC.glob("*.html"))
-    assert len(pages) == 4
+    assert len(pages) == 6
     for page in pages:
         text = page.read_text()
         assert "<style" not in text

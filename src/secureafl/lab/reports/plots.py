@@ -176,7 +176,8 @@ def plot_factors(axes: Axes, cell: Cell) -> None:
     """How abruptly honest and malicious clients changed; lengths of updates where a defense does not ask that."""
     malicious = cell.malicious
     values, name = cell.arrivals["lipschitz_factor"], "Lipschitz factor of an update"
-    if not np.isfinite(values).any():
+    sides = [rows for rows in (malicious, ~malicious) if rows.any()]
+    if not all(np.isfinite(values[rows]).any() for rows in sides):
         values, name = cell.arrivals["norm"], "length of an update"
     usable = np.isfinite(values) & (values > 0.0)
     axes.set_title(f"{name[0].upper()}{name[1:]}", fontsize=9, loc="left")

@@ -16,7 +16,7 @@ MEASURES = {
     "distance": "distance from the server's gradient",
     "norm": "length of an update",
 }
-"""What arrivals are drawn by: the first that the defense measured."""
+"""What arrivals are drawn by: the first that the defense measured, also of those that it rejected."""
 
 
 def draw_record(arrivals: pa.Table, clients: pa.Table) -> Figure:
@@ -29,7 +29,7 @@ def draw_record(arrivals: pa.Table, clients: pa.Table) -> Figure:
 
 
 def _plot_arrivals(axes: Axes, table: pa.Table) -> None:
-    measure = next((name for name in MEASURES if name in table.column_names), None)
+    measure = next((name for name in MEASURES if _is_told(table, name)), None)
     tidy(axes)
     axes.set_xlabel("update", fontsize=8)
     if measure is None:
@@ -47,6 +47,15 @@ def _plot_arrivals(axes: Axes, table: pa.Table) -> None:
     axes.set_yscale("log")
     axes.set_ylabel(MEASURES[measure], fontsize=8)
     axes.legend(frameon=False, fontsize=8, ncols=3, loc="lower left", bbox_to_anchor=(-0.02, 1.0))
+
+
+def _is_told(table: pa.Table, measure: str) -> bool:
+    """Whether most arrivals have this measure, and most of the rejected ones: some are rejected before it is taken."""
+    if measure not in table.column_names:
+        return False
+    known = np.isfinite(table[measure].to_numpy())
+    rejected = ~table["accepted"].to_numpy().astype(bool)
+    return bool(known.any()) and (not rejected.any() or float(known[rejected].mean()) > 0.5)
 
 
 def _plot_clients(axes: Axes, table: pa.Table) -> None:

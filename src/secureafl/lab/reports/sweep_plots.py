@@ -68,8 +68,9 @@ def draw_overlay(cells: Sequence[Cell], labels: Sequence[str]) -> Figure:
     metric = main_metric(cells)
     figure = Picture(figsize=(7.5, 3.6), layout="constrained")
     axes = figure.subplots()
-    for place, (cell, label) in enumerate(zip(cells, labels, strict=True)):
-        colour = LINE_CYCLE[place % len(LINE_CYCLE)]
+    methods = [cell.settings["defense"] for cell in cells]
+    own = row_colours(methods if len(set(methods)) == len(cells) else [str(place) for place in range(len(cells))])
+    for cell, label, colour in zip(cells, labels, own.values(), strict=True):
         axes.plot(*cell.curves[f"published_{metric}"], color=colour, linewidth=1.8, label=label)
         if "published_asr" in cell.curves:
             axes.plot(*cell.curves["published_asr"], color=colour, linewidth=1.2, linestyle="--")

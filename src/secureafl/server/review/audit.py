@@ -36,6 +36,8 @@ class ClientRecord:
     """Accepted updates that moved nothing, because the client had come too often."""
     vote: float | None = None
     """What its vote weighed at its newest update; None if the defense does not say."""
+    steps_left: float | None = None
+    """How often it might still move the model after its newest update; None if the defense sets no budget."""
     alike: float | None = None
     """Clients that kept asking for much the same then, itself included."""
     num_low_votes: int = 0
@@ -56,6 +58,7 @@ class ClientRecord:
             self.rejected[entry.reason] += 1
         self.num_over_budget += entry.reason == Reason.OVER_BUDGET
         self.vote, self.alike = entry.evidence.get("vote"), entry.evidence.get("alike", self.alike)
+        self.steps_left = entry.evidence.get("steps_left", self.steps_left)
         is_low = self.vote is not None and self.vote < LOW_VOTE
         self.num_low_votes = self.num_low_votes + 1 if entry.accepted and is_low else 0
         if "lipschitz_factor" in entry.evidence:

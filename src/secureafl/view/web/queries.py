@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,8 @@ from secureafl.server.record.names import ClientNames
 from secureafl.server.review.audit import EVIDENCE, ClientRecord, explain
 from secureafl.server.review.notices import ADVICE, notices, said_of
 from secureafl.text import one_line, visible
-from secureafl.view.charts import MAX_INTERVALS, Along, Points, intervals, points
+from secureafl.view.arrivals import Table
+from secureafl.view.charts import MAX_INTERVALS, MAX_POINTS, Along, Points, intervals, points, thinning
 from secureafl.view.overview import overview, worst_clients
 from secureafl.view.reader import RunReader
 
@@ -33,6 +34,7 @@ SORTS: dict[str, Callable[[ClientRecord], Any]] = {
     "arrivals": lambda record: record.arrivals,
     "accepted": lambda record: record.share_accepted if record.arrivals else None,
     "vote": lambda record: record.vote,
+    "steps": lambda record: record.steps_left,
     "rejected": lambda record: record.arrivals - record.accepted,
     "staleness": lambda record: record.summary()["staleness"],
     "factor": lambda record: record.summary()["lipschitz factor 50%"],
@@ -92,8 +94,16 @@ def clients(reader: RunReader, *, sort: str, descending: bool, contains: str, on
         keyed = [(SORTS[sort](record), record) for record in sorted(found, key=lambda record: record.client)]
         known = sorted(((key, record) for key, record in keyed if key is not None), key=_first, reverse=descending)
         unknown = [(key, record) for key, record in keyed if key is None]  # these come last, either way
-        part = _page([record for _, record in known + unknown], page)
-        return {**part, "rows": [_client(record) for record in part["rows"]], "total": len(reader.records)}
+        part = paged([record for _, record in known + unknown], page)
+        rows = [{**_client(record), **_standing(record, reader.facts)} for record in part["rows"]]
+        everyone = reader.records.values()
+        return {
+            **part,
+            "rows": rows,
+            "total": len(reader.records),
+            "has_votes": any(record.vote is not None for record in everyone),
+            "has_steps": any(record.steps_left is not None for record in everyone),
+        }
 
 
 def client(reader: RunReader, name: str, *, only_rejected: bool, page: int) -> Plain | None:
@@ -105,7 +115,7 @@ def client(reader: RunReader, name: str, *, only_rejected: bool, page: int) -> P
         table, arrivals = reader.arrivals.table, reader.arrivals
         places = arrivals.of(name)
         shown = places[~table.accepted[places]] if only_rejected else places
-        part = _page(shown[::-1].tolist(), page)
+        part = paged(shown[::-1].tolist(), page)
         part["rows"] = [
             {
                 "update": int(table.version[place]),
@@ -121,12 +131,12 @@ def client(reader: RunReader, name: str, *, only_rejected: bool, page: int) -> P
         events = [_event(entry) for entry in reversed(reader.events) if entry.client == name][:NUM_EVENTS]
         return {
             "client": _client(record),
-            "said": said_of(name, reader.facts),
-            "notice": notices([record], reader.facts).get(name),
+            **_standing(record, reader.facts),
             "advice": ADVICE,
             "verdicts": part,
             "events": events,
             "points": _points(points(table, places)),
+            "weights": _weights(table, places),
             "measure": overview(reader).measure_label,
         }
 
@@ -178,6 +188,7 @@ def _points(drawn: Points) -> Plain:
         "threshold": listed(drawn.threshold),
         "every": drawn.every,
         "not_finite": drawn.not_finite,
+        "unmeasured": drawn.unmeasured,
         "logarithmic": drawn.logarithmic,
     }
 
@@ -193,6 +204,7 @@ def _client(record: ClientRecord) -> Plain:
         "rejected": _counted(record.rejected),
         "over_budget": record.num_over_budget,
         "vote": record.vote,
+        "steps_left": record.steps_left,
         "alike": record.alike,
         "happened": _counted(record.happened()),
         "staleness": figures["staleness"],
@@ -201,6 +213,20 @@ def _client(record: ClientRecord) -> Plain:
         "factor_high": figures["lipschitz factor 90%"],
         "last_seen": record.last_seen,
     }
+
+
+def _standing(record: ClientRecord, facts: Mapping[str, Any]) -> Plain:
+    """What the operator's settings say of a client, and what the operator should know of it."""
+    return {"said": said_of(record.client, facts), "notice": notices([record], facts).get(record.client)}
+
+
+def _weights(table: Table, places: npt.NDArray[np.int64]) -> Plain | None:
+    """What a client's vote weighed at its updates, and its budget of steps; None if the defense says neither."""
+    chosen = places[:: thinning(len(places), MAX_POINTS)]
+    vote, steps = table.vote[chosen], table.steps_left[chosen]
+    if not np.isfinite(vote).any() and not np.isfinite(steps).any():
+        return None
+    return {"update": table.version[chosen].tolist(), "vote": listed(vote), "steps_left": listed(steps)}
 
 
 def _event(entry: Entry) -> Plain:
@@ -231,7 +257,8 @@ def _first(pair: tuple[Any, object]) -> Any:
     return pair[0]
 
 
-def _page(rows: Iterable[Any], page: int) -> Plain:
+def paged(rows: Iterable[Any], page: int) -> Plain:
+    """One page of these rows, and how many there are."""
     everything = list(rows)
     num_pages = max(1, math.ceil(len(everything) / PAGE))
     page = min(max(1, page), num_pages)

@@ -59,7 +59,7 @@ class CellResult:
 
     @cached_property
     def metrics(self) -> Mapping[str, float]:
-        """Its numbers by name; `docs/reference/lab.md` says what each means.
+        """Its numbers by name; `docs/reference/api/lab.md` says what each means.
 
         Errors are those of the published model, and with `newest_` in front those of the newest: means of the last five
         evaluations.

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from secureafl.defenses import DEFENSES
 from secureafl.errors import SecureAFLError, SettingsError
-from secureafl.lab.api.results import OUT, CellResult, Results, open_cell
+from secureafl.lab.api.cell_results import OUT, CellResult, Results, open_cell
 from secureafl.lab.attacks import ATTACKS
 from secureafl.lab.cells.cell import CellSettings
 from secureafl.lab.cells.experiment import RESULT, RunSettings
