@@ -331,17 +331,17 @@ def _local_training() -> Cells:
 def _regions() -> Cells:
     return [
         CellSettings(
-            architecture="small-cnn",
+            architecture="mlp",
             num_clients=200,
             rounds=REGION_ROUNDS,
             evaluate_every=REGION_ROUNDS // 10,
             num_test=2000,
             batch_size=16,
-            server_lr=0.05,
+            server_lr=0.02,
             defense=below,
             attack=attack,
             protocol="regions",
-            protocol_settings={"top_defense": above, "malicious_regions": gathered_in},
+            protocol_settings={"top_defense": above, "report_every": 5, "malicious_regions": gathered_in},
         )
         for below, above in itertools.product(("secureafl", "asyncsgd"), repeat=2)
         for gathered_in in GATHERED_IN
