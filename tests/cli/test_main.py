@@ -70,7 +70,9 @@ def test_audit_shows_clients_as_table_json_and_csv(tmp_path: Path) -> None:
 def test_audit_of_one_client_by_the_beginning_of_its_name(tmp_path: Path) -> None:
     record(tmp_path / "run", 60).journal.close()
     (tmp_path / "run" / "names.toml").write_text('"client-0" = "north"\n')
-    wanted = {one["client"]: one for one in json.loads(runner.invoke(app, ["audit", f"{tmp_path}/run", "--json"]).output)}
+    wanted = {
+        one["client"]: one for one in json.loads(runner.invoke(app, ["audit", f"{tmp_path}/run", "--json"]).output)
+    }
     for asked in ("client-0", "nor"):
         found = runner.invoke(app, ["audit", str(tmp_path / "run"), "--client", asked, "--json"])
         assert json.loads(found.output) == {**wanted["client-0"], "influence": None}
