@@ -349,6 +349,23 @@ def _regions() -> Cells:
     ]
 
 
+def _cifar10() -> Cells:
+    """The paper's CNN: at this rate it errs below 0.35 without an attack, which ResNet-20 would take hours for."""
+    return [
+        CellSettings(
+            dataset="cifar10",
+            architecture="cnn",
+            server_lr=0.05,
+            rounds=20_000,
+            defense=defense,
+            attack=attack,
+            defense_settings=dict(TUNED.get(defense, {})),
+        )
+        for defense in COMPARED
+        for attack in SELECTED_ATTACKS
+    ]
+
+
 def _text() -> Cells:
     return [
         CellSettings(
@@ -410,6 +427,7 @@ RECIPES: Mapping[str, Recipe] = {
     "regions": Recipe(
         "ten regions of twenty clients and a top: which defense below, which above", _regions, row="regions"
     ),
+    "cifar10": Recipe("CIFAR-10 with a network and a rate that learn it", _cifar10),
     "text": Recipe("the next character of a text, a stretch of it for each client", _text),
     "demo": Recipe("a first look: two defenses, three attacks, a small network", _demo),
     "matrix": Recipe("every defense against every attack, briefly", _matrix),
