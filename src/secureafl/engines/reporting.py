@@ -14,7 +14,7 @@ from secureafl.errors import SettingsError
 from secureafl.server import Federation
 from secureafl.server.report.sinks import Facts, Feed, check_sinks
 
-NOT_THE_RUN = {"metrics_port", "metrics_host", "sinks", "sink_seconds", "keys_file"}
+NOT_THE_RUN = {"metrics_port", "metrics_host", "sinks", "sink_seconds", "keys_file", "names_file"}
 """Settings that say nothing about how the run learns."""
 
 

@@ -211,17 +211,26 @@ class Journal:
     # Reading
 
     def entries(
-        self, event: Event | None = None, *, after: int = 0, payloads: bool = False, leave_out: Event | None = None
+        self,
+        event: Event | None = None,
+        *,
+        after: int = 0,
+        payloads: bool = False,
+        leave_out: Event | None = None,
+        client: str | None = None,
+        version: int | None = None,
     ) -> Iterator[Entry]:
-        """Entries in order, those with a number above `after`; with the updates, read one at a time, if asked for.
+        """Entries in order, those with a number above `after`; of one client or version, and with the updates, read one
+        at a time, if asked for.
 
         A row that was not checked when the log was opened is checked against its own hash; if all kinds are read, also
         against the one before it.
         """
         before: bytes | None = None
-        for row in self._rows(event, after, leave_out):
+        in_a_row = (event, leave_out, client, version) == (None,) * 4
+        for row in self._rows(event, after, leave_out, client, version):
             if row[0] > self._checked:
-                self._check_row(row, before if event is leave_out is None else None)
+                self._check_row(row, before if in_a_row else None)
             before = row[13]
             yield self._entry(row, self._update(row) if payloads else None)
 
@@ -249,6 +258,10 @@ class Journal:
             return None
         self._check_row(found[0])
         return self._entry(found[0], None)
+
+    def clients(self) -> list[str]:
+        """Everyone whom an entry is about."""
+        return [client for (client,) in self._fetch("SELECT DISTINCT client FROM log WHERE client <> ''", [])]
 
     def first_without_update(self) -> Entry | None:
         """The first arrival that was judged and whose update is not on record; None if there is no such row."""
@@ -367,10 +380,20 @@ class Journal:
             return f"{self.where} went back: {lost}. Restore a copy, or accept it: secureafl verify --accept-loss"
         return f"{self.where}: row {expected.number} is not the one that was written"
 
-    def _rows(self, event: Event | None = None, after: int = 0, leave_out: Event | None = None) -> Iterator[Row]:
-        condition, parameters = "number > ?", [after, *(str(kind) for kind in (event, leave_out) if kind is not None)]
-        condition += " AND event = ?" * (event is not None) + " AND event <> ?" * (leave_out is not None)
-        query = f"{self._rows_query} WHERE {condition} ORDER BY number LIMIT {_BATCH}"
+    def _rows(
+        self,
+        event: Event | None = None,
+        after: int = 0,
+        leave_out: Event | None = None,
+        client: str | None = None,
+        version: int | None = None,
+    ) -> Iterator[Row]:
+        asked: dict[str, Any] = {"number >": after, "event =": event, "event <>": leave_out, "client =": client}
+        asked["version ="] = version
+        conditions = {condition: value for condition, value in asked.items() if value is not None}
+        parameters = [str(value) if isinstance(value, Event) else value for value in conditions.values()]
+        where = " AND ".join(f"{condition} ?" for condition in conditions)
+        query = f"{self._rows_query} WHERE {where} ORDER BY number LIMIT {_BATCH}"
         while True:
             rows = self._fetch(query, parameters)
             yield from rows

@@ -8,6 +8,7 @@ server died. A run is held by one server at a time.
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import secrets
@@ -20,12 +21,13 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import Field
 
-from secureafl.errors import StoreError
+from secureafl.errors import RowsError, StoreError
 from secureafl.server.machine import Machine, Ticket
 from secureafl.server.record.address import LEASE_SECONDS, Place, PlaceSetting, store_of
 from secureafl.server.record.chain import Head
 from secureafl.server.record.entries import Entry, Event
 from secureafl.server.record.observer import RunObserver
+from secureafl.server.record.resumption import resumed
 from secureafl.server.record.snapshots import Snapshots
 from secureafl.server.record.sqlite import create_journal
 from secureafl.server.record.store import RunHold, Store
@@ -33,8 +35,8 @@ from secureafl.settings import Settings
 from secureafl.text import one_line
 from secureafl.types import UNJUDGED, Reason, Vector, Verdict
 
-MAY_DIFFER = frozenset({"format", "package"})
-"""Facts that a later version of this package may state otherwise."""
+MAY_DIFFER = frozenset({"format", "package", "memory"})
+"""Facts that a later version of this package, or another place for rows, may state otherwise."""
 
 
 class StoreSettings(Settings):
@@ -152,6 +154,7 @@ class Run:
                     del now["first model"]  # the machine is past it
                 run._compare(now)
                 run._restore(repeated)
+                resumed(store)
             except BaseException:
                 run.journal.close()
                 raise
@@ -170,6 +173,7 @@ class Run:
         self._began = clock()
         self._observer: RunObserver | None = None
         self._hold: RunHold | None = None
+        self._rows_error: RowsError | None = None
         self._snapshots: Snapshots | None = None
         if self.store is not None:
             self._hold = self.store.hold()
@@ -189,6 +193,8 @@ class Run:
             "keep_recent": machine.settings.keep_recent,
             **(given or {}),
         }
+        if (memory := machine.client_memory()) is not None:
+            found["memory"] = dataclasses.asdict(memory)
         return dict(json.loads(json.dumps(found)))
 
     def _compare(self, facts: Mapping[str, object]) -> None:
@@ -199,6 +205,11 @@ class Run:
                 shown = "" if name == "seed" else f" = {then!r}, not {now!r}"
                 other = "another " if name == "seed" else ""
                 raise StoreError(f"{self.settings.run_dir} was started with {other}{part}{shown}")
+
+    def _require_rows(self) -> None:
+        """Raise if rows could not be read or written before: the state is of no use then, and only a resume helps."""
+        if self._rows_error is not None:
+            raise RowsError(str(self._rows_error))
 
     def require_hold(self) -> None:
         """Raise `StoreError` if another server may have the run."""
@@ -227,10 +238,15 @@ class Run:
         what is refused without being judged is a row of its own kind, and waits for the next arrival.
         """
         ticket, before, began = self.machine.ticket(number), self.machine.model.version, self._clock()
-        if isinstance(update, Reason):
-            verdict = self.machine.refuse(number, update)
-        else:
-            verdict = self.machine.receive(number, update)
+        self._require_rows()
+        try:
+            if isinstance(update, Reason):
+                verdict = self.machine.refuse(number, update)
+            else:
+                verdict = self.machine.receive(number, update)
+        except RowsError as error:
+            self._rows_error = error  # the machine has taken in half an arrival
+            raise
         if ticket is None:
             self.note("", Event.UNSOLICITED, str(verdict.reason))
             return verdict
@@ -277,6 +293,7 @@ class Run:
         """Write the whole state, forget old snapshots, and keep the journal within its bounds."""
         if self._snapshots is None:
             return
+        self._require_rows()
         began = self._clock()
         self.journal.commit()
         try:
