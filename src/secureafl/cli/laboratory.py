@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from secureafl.errors import SettingsError
 from secureafl.settings import read_assignments
+from secureafl.tables import PlainConsole
 
 if TYPE_CHECKING:
     from secureafl.lab.cells.cell import CellSettings
@@ -25,7 +25,7 @@ app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode="markdown",
 )
-console = Console()
+console = PlainConsole()
 
 NEEDED = ("torch", "matplotlib", "ray", "pyarrow", "PIL", "threadpoolctl")
 OUT = Path("results/lab")
@@ -197,6 +197,7 @@ def _overview() -> Table:
         table.add_column(
             column,
             style="bold" if column == "name" else None,
+            no_wrap=column != "what it shows",
             justify="right" if column in {"cells", "rounds"} else "left",
         )
     for name, recipe in RECIPES.items():

@@ -25,10 +25,13 @@ def holds_runs(place: Place) -> bool:
 
 
 class RunFolder:
-    """Runs by key: their path within the folder, as an address can hold it. Threads may share it."""
+    """Runs by key: their path within the folder, as an address can hold it. Threads may share it. `names` is a file of
+    clients' names, in all of them.
+    """
 
-    def __init__(self, folder: Path, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, folder: Path, names: Path | None = None, *, clock: Callable[[], float] = time.monotonic) -> None:
         self.folder = folder
+        self._names = names
         self._clock = clock
         self._lock = threading.RLock()
         self._scanned_at = float("-inf")
@@ -52,7 +55,7 @@ class RunFolder:
             return None
         with self._lock:
             if key not in self._readers:
-                self._readers[key] = RunReader(self._places[key])
+                self._readers[key] = RunReader(self._places[key], names=self._names)
             return self._readers[key]
 
     def read(self, key: str) -> RunReader | SecureAFLError | None:

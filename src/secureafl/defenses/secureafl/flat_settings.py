@@ -19,9 +19,11 @@ from secureafl.defenses.secureafl.limits import FirstContact, UsualChange, Usual
 from secureafl.defenses.secureafl.newcomers import Newcomers
 from secureafl.defenses.secureafl.operator import OperatorWeights
 from secureafl.defenses.secureafl.opposition import PullsBack
+from secureafl.defenses.secureafl.sketches import SketchDtype
 from secureafl.defenses.secureafl.stages import Combiner, Estimator, Judge, Limit, Stages, Votes
 from secureafl.defenses.secureafl.votes import RejectedInARow
 from secureafl.errors import SettingsError
+from secureafl.history import KEPT_AS, Precision, RowSettings, RowStore
 from secureafl.settings import Settings
 
 _OF_VOTES = (
@@ -34,7 +36,7 @@ _OF_VOTES = (
     "bucket",
     "trim",
 )
-_OF_EVERYONE = ("opposition", "bucket", "correction", "history", "history_dtype", "threads")
+_OF_EVERYONE = ("opposition", "bucket", "correction", "history", "threads")
 _OF_RUNNING_MEAN = (
     "too_long",
     "against_consensus",
@@ -44,6 +46,7 @@ _OF_RUNNING_MEAN = (
     "newcomer_share",
     "max_newcomers",
     "max_seats",
+    "sketch_dtype",
     "vouched",
     "weights",
 )
@@ -147,14 +150,19 @@ class SecureAFLSettings(Settings):
     max_seats: int | None = Field(None, ge=1)
     """Clients whose last update is kept: memory grows with them. Of more, those heard least recently lose theirs, and
     with it their vote until they come back. None for everyone. For `running_mean`. [A]"""
+    sketch_dtype: SketchDtype = "float32"
+    """How it is kept what each client keeps asking for, 512 numbers for each that was ever heard. int8 takes a quarter
+    of the memory. For `running_mean`. [A]"""
     bucket: int = Field(2, ge=1)
     """Votes that are averaged, drawn by lot at every step, before the median is taken. More learn faster where clients
     differ, and resist fewer malicious clients. [P: 1]"""
     trim: float = Field(0.2, ge=0.0, lt=0.5)
     """Share cut from each end by `trimmed_mean`. [A]"""
-    history_dtype: Literal["float32", "float16"] = "float32"
-    """How history is kept. float16, with a scale per row, is read in half the time; exact references stay beside it, so
-    that memory is saved only where pairs are kept (`correction`). [A]"""
+    history_dtype: Literal["float32", "float16", "bfloat16"] = "float32"
+    """How clients' last updates are kept. For `running_mean` both kinds of 16 bits take half the memory, and a vote is
+    what is kept: float16 has a scale per client and eight times the precision of bfloat16, which is faster to make. For
+    other aggregates float16 is read in half the time; exact references stay beside it, so that memory is saved only
+    where pairs are kept (`correction`). [A]"""
     refresh_interval: int = Field(512, ge=1)
     """Steps after which inner products that are carried along are computed exactly again. [A]"""
     threads: int | None = Field(None, ge=1)
@@ -176,9 +184,18 @@ class SecureAFLSettings(Settings):
                     )
         if self.history == "all" and self.max_change is not None:
             raise SettingsError("history = 'all' keeps updates as they came, max_change shortens them: set one to None")
+        if self.history_dtype == "bfloat16" and not self.keeps_rows:
+            raise SettingsError(
+                "history_dtype = 'bfloat16' is for aggregate = 'running_mean': choose float16 or float32"
+            )
         if self.correction != "none" and self.memory == 0:
             raise SettingsError(f"correction = {self.correction!r} needs pairs to correct by: set memory to 1 or more")
         return self
+
+    @property
+    def keeps_rows(self) -> bool:
+        """Whether a row is kept of each client, which an arrival of its own reads alone."""
+        return self.aggregate == "running_mean" and self.estimates
 
     def _idle(self) -> Iterator[tuple[str, tuple[str, ...]]]:
         """Settings that change nothing, given others, and why."""
@@ -236,15 +253,21 @@ PAPER_VARIANTS: Mapping[str, Mapping[str, object]] = {
 
 
 def build_stages(
-    dim: int, settings: SecureAFLSettings, *, server_lr: float = 1.0, seed: int = 0, history_path: Path | None = None
+    dim: int,
+    settings: SecureAFLSettings,
+    *,
+    server_lr: float = 1.0,
+    seed: int = 0,
+    history_path: Path | None = None,
+    rows: RowSettings = RowSettings(),
 ) -> Stages:
     """The stages that these settings stand for."""
-    if settings.aggregate == "running_mean" and settings.estimates:
+    if settings.keeps_rows:
         if history_path is not None:
-            raise SettingsError(
-                "a running mean keeps its rows in memory: leave history_path out, or choose an aggregate"
-            )
-        return _over_sender(dim, settings, seed)
+            raise SettingsError("a running mean keeps rows, not a history: set rows = 'mapped', not history_path")
+        return _over_sender(dim, settings, seed, rows.row_store(dim, KEPT_AS[settings.history_dtype]))
+    if rows.rows != "memory":
+        raise SettingsError(f"rows = {rows.rows!r} is for aggregate = 'running_mean': leave one of them out")
     judges: list[Judge] = [_filter(settings, per_client=False)]
     votes: list[Votes] = []
     if settings.opposition is not None:
@@ -268,11 +291,11 @@ def build_stages(
     )
 
 
-def _over_sender(dim: int, settings: SecureAFLSettings, seed: int) -> Stages:
+def _over_sender(dim: int, settings: SecureAFLSettings, seed: int, store: RowStore) -> Stages:
     judges: list[Judge] = [_filter(settings, per_client=True)]
     if settings.too_long is not None and settings.max_change is not None and settings.filter == "lipschitz":
         judges.insert(0, TooLong(settings.too_long))
-    directions = Directions(dim, seed=seed)
+    directions = Directions(dim, seed=seed, dtype=settings.sketch_dtype)
     newcomers = Newcomers(settings.full_vote_after, settings.newcomer_share, settings.max_newcomers)
     votes: list[Votes] = [directions, newcomers]
     if settings.against_consensus is not None:
@@ -294,7 +317,7 @@ def _over_sender(dim: int, settings: SecureAFLSettings, seed: int) -> Stages:
         votes=tuple(votes),
         budget=None if steps is None else StepBudget(steps, settings.step_burst),
         estimate=None,
-        combine=RunningMean(dim, settings.clip_norm, settings.max_seats),
+        combine=RunningMean(dim, settings.clip_norm, settings.max_seats, settings.history_dtype, store),
         lead=settings.lead,
     )
 
@@ -327,10 +350,9 @@ _PASSES: Mapping[str, Literal["smooth", "all", "none"]] = {
 
 
 def _estimator(dim: int, settings: SecureAFLSettings, server_lr: float, path: Path | None) -> Estimator:
+    precision: Precision = "float16" if settings.history_dtype == "float16" else "float32"
     if settings.correction == "none":
-        return LastUpdate(
-            dim, settings.clip_norm, precision=settings.history_dtype, path=path, threads=settings.threads
-        )
+        return LastUpdate(dim, settings.clip_norm, precision=precision, path=path, threads=settings.threads)
     return HessianProduct(
         dim,
         server_lr,
@@ -342,7 +364,7 @@ def _estimator(dim: int, settings: SecureAFLSettings, server_lr: float, path: Pa
         min_curvature=settings.min_curvature,
         strict=settings.triangle == "strict",
         refresh_interval=settings.refresh_interval,
-        precision=settings.history_dtype,
+        precision=precision,
         path=path,
         threads=settings.threads,
     )

@@ -50,7 +50,7 @@ TITLES = {
     "flood": "Flood",
     "whitewash": "Whitewash",
     "secureafl": "SecureAFL",
-    "secureafl-paper": "SecureAFL, paper's text",
+    "secureafl-paper": "the published algorithm",
     "asyncsgd": "AsyncSGD",
     "kardam": "Kardam",
     "basgd": "BASGD",

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from secureafl.server.record.entries import Entry
+from secureafl.server.record.names import ClientNames
 from secureafl.server.review.audit import EVIDENCE, ClientRecord, explain
 from secureafl.server.review.notices import ADVICE, notices, said_of
 from secureafl.text import one_line, visible
@@ -82,7 +83,12 @@ def charts(reader: RunReader, along: Along) -> Plain:
 def clients(reader: RunReader, *, sort: str, descending: bool, contains: str, only_rejected: bool, page: int) -> Plain:
     """One page of the clients' table."""
     with reader.lock:
-        found = [record for record in reader.records.values() if contains.lower() in record.client.lower()]
+        wanted, names = contains.lower(), reader.names
+        found = [
+            record
+            for record in reader.records.values()
+            if wanted in record.client.lower() or wanted in names.shown(record.client).lower()
+        ]
         if only_rejected:
             found = [record for record in found if record.rejected]
         keyed = [(SORTS[sort](record), record) for record in sorted(found, key=lambda record: record.client)]
@@ -149,7 +155,7 @@ def verdict(reader: RunReader, update: int) -> Plain | None:
             **_name(entry.client),
             "accepted": bool(entry.accepted),
             "reason": one_line(entry.reason),
-            "words": explain(entry),
+            "words": explain(entry, reader.names),
             "evidence": [
                 {"name": name, "value": told(value), "meaning": EVIDENCE.get(name, "")}
                 for name, value in entry.evidence.items()
@@ -231,6 +237,16 @@ def _event(entry: Entry) -> Plain:
 def _name(client: str) -> Plain:
     """The client's name, for links, and the same to be shown."""
     return {"client": client, "label": visible(client)}
+
+
+def named(found: Any, names: ClientNames) -> Any:
+    """An answer in which clients are labelled as the operator calls them."""
+    if isinstance(found, dict):
+        answer = {key: named(value, names) for key, value in found.items()}
+        if "label" in found and names.get(found["client"]) is not None:
+            answer |= {"label": names.shown(found["client"]), "id": found["label"]}
+        return answer
+    return [named(value, names) for value in found] if isinstance(found, list) else found
 
 
 def _counted(counts: Counter[str]) -> dict[str, int]:

@@ -126,7 +126,8 @@ def _json(query: Callable[[Request], Plain | None]) -> Callable[[Request], Respo
 def _of_run(reader: RunReader, query: Query) -> Callable[[Request], Plain | None]:
     def asked(request: Request) -> Plain | None:
         reader.refresh(REFRESH_SECONDS)
-        return query(reader, request)
+        found: Plain | None = queries.named(query(reader, request), reader.names)
+        return found
 
     return asked
 

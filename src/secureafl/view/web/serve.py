@@ -22,11 +22,19 @@ TOKEN_BYTES = 24
 MIN_TOKEN = 8
 
 
-def serve(place: Place, *, host: str, port: int, token: str | None, say: Callable[[str], None]) -> None:
+def serve(
+    place: Place,
+    *,
+    host: str,
+    port: int,
+    token: str | None,
+    say: Callable[[str], None],
+    names: Path | None = None,
+) -> None:
     """Show the run that is kept there, or the runs of a folder, to browsers; `say` is told the address once it can be
-    reached.
+    reached. `names` is a file of clients' names.
     """
-    shown = open_place(place)
+    shown = open_place(place, names)
     token = choose_token(host, token)
     with bind(host, port) as listener:
         server = uvicorn.Server(
@@ -49,12 +57,12 @@ def serve(place: Place, *, host: str, port: int, token: str | None, say: Callabl
             server.run(sockets=[listener])
 
 
-def open_place(place: Place) -> RunReader | RunFolder:
+def open_place(place: Place, names: Path | None = None) -> RunReader | RunFolder:
     """What reads a run, or a folder of runs."""
     if not holds_runs(place):
-        return RunReader(place)
+        return RunReader(place, names=names)
     assert isinstance(place, Path)
-    folder = RunFolder(place)
+    folder = RunFolder(place, names)
     if not folder.found():
         raise SettingsError(f"there is no run in {place}: name the folder of a run, or one that holds such folders")
     return folder

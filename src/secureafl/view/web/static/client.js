@@ -23,13 +23,14 @@ function aboutVote(own) {
   return own.alike >= 2 ? `${fmt(own.alike, 2)} clients alike` : "1 is whole";
 }
 
-function frame(label, measure) {
+function frame({ label, id }, measure) {
   document.title = `${label} - SecureAFL`;
   chart = chartCard({ id: "chart-judged", title: `${measure} against the threshold`, build: judgedPoints(measure),
     onPick: (i) => { location.href = `verdict?update=${drawn.points.update[i]}`; },
     describe: (d) => `${count(d.points.update.length)} updates by ${measure}, with the threshold.` });
   main().replaceChildren(
-    el("div", {}, el("p", { class: "note" }, el("a", { href: "clients" }, "Clients")), el("h1", { id: "name" }, label)),
+    el("div", {}, el("p", { class: "note" }, el("a", { href: "clients" }, "Clients")), el("h1", { id: "name" }, label),
+      ...(id ? [el("p", { class: "note", id: "client-id" }, id)] : [])),
     notice, tiles, chart.card, weights,
     el("section", { class: "card" }, el("div", { class: "tools" }, el("h2", {}, "Verdicts, newest first"), el("label", {}, only, "Only rejected")), list),
     events);
@@ -52,7 +53,7 @@ async function draw() {
     main().replaceChildren(el("p", { class: "card empty" }, "The run knows no client of this name. ", el("a", { href: "clients" }, "All clients")));
     return;
   }
-  if (!chart) frame(answer.client.label, answer.measure);
+  if (!chart) frame(answer.client, answer.measure);
   const own = answer.client;
   notice.hidden = answer.notice === null;
   notice.textContent = answer.notice === null ? "" : `${answer.notice}. ${answer.advice}`;

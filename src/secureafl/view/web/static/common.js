@@ -50,7 +50,8 @@ export async function ask(path, values = {}) {
 }
 
 // `client` is the name as it is, `label` the same with control characters made visible.
-export const clientLink = ({ client, label }) => el("a", { class: "name", title: label, href: `client?${new URLSearchParams({ name: client })}` }, label);
+// Of a client that the operator gave a name, `label` is the name and `id` the rest.
+export const clientLink = ({ client, label, id }) => el("a", { class: "name", title: id ? `${label} (${id})` : label, href: `client?${new URLSearchParams({ name: client })}` }, label);
 
 export const updateLink = (update) => el("a", { href: `verdict?update=${update}` }, `${update}`);
 
