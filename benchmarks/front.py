@@ -184,13 +184,14 @@ def flower(num_nodes: int, seconds: float) -> dict[str, Any]:
                 "secureafl.min-nodes": num_nodes,
                 "secureafl.max-in-flight": places,
             }
-            run_id = engine.submit(FLOWER_APP, config)
+            engine.submit(FLOWER_APP, config)
             began = sum(node.num_replies for node in nodes)
             while sum(node.num_replies for node in nodes) < began + places:
                 time.sleep(0.5)
             found[name] = observe(front, seconds, lambda: sum(node.num_replies for node in nodes))
             engine.end_server()
-            engine.wait(run_id, timeout=120.0)
+            while engine.server_process() is not None:
+                time.sleep(0.5)
         stop.set()
         return found
 
