@@ -71,7 +71,7 @@ class SecureAFLSettings(Settings):
 
     percentile: float = Field(0.5, gt=0.0, le=1.0)
     """Share of past Lipschitz factors that `tolerance` is measured from: the paper's alpha. The filter holds as long as
-    fewer than 1 - percentile of all uploads are wild. [P: 0.8]"""
+    fewer than 1 - percentile of all updates are extreme. [P: 0.8]"""
     tolerance: float = Field(3.0, gt=0.0)
     """How many times that percentile an update's own factor may be. [P: 1]"""
     too_long: float | None = Field(8.0, gt=1.0)
@@ -119,7 +119,7 @@ class SecureAFLSettings(Settings):
     clip_norm: float = Field(50.0, gt=0.0)
     """Longest first contact and longest estimate: the paper's G. [P]"""
     history: Literal["accepted", "all"] = "accepted"
-    """Which uploads become a client's reference: only accepted ones, or also rejected ones. [A]"""
+    """Which updates become a client's reference: only accepted ones, or also rejected ones. [A]"""
     estimates: bool = True
     """Whether excluded clients are estimated; without, the step is the accepted update alone (Variant II). [P]"""
     aggregate: Literal["running_mean", "median", "trimmed_mean", "mean"] = "running_mean"
