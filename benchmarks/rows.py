@@ -95,7 +95,7 @@ def compared(one: Server, other: Server, clients: int, dim: int) -> dict[str, An
 
 def mapped(folder: Path) -> dict[str, Any]:
     """In two processes that take turns: the limited one alone has the mapped file."""
-    dim, clients, limit = 1_000_000, 256, 512 * MB
+    dim, clients, limit = 1_000_000, 272, 512 * MB
     with memory_group(limit) as group:
         limited, free = worker(dim, folder, group), worker(dim)
         try:
