@@ -23,7 +23,14 @@ def _cell(cell: dict[str, Any]) -> str:
     source = "".join(cell["source"])
     if cell["cell_type"] == "markdown":
         return LINK.sub(_link, source)
-    return "\n\n".join([f"```python\n{source}\n```", *map(_output, cell["outputs"])])
+    return "\n\n".join([_code(source), *map(_output, cell["outputs"])])
+
+
+def _code(source: str) -> str:
+    """A cell's code; lines that begin with an exclamation mark are typed into a shell."""
+    if all(line.startswith("!") for line in source.splitlines()):
+        return "```console\n" + "\n".join(f"$ {line[1:]}" for line in source.splitlines()) + "\n```"
+    return f"```python\n{source}\n```"
 
 
 def _link(found: re.Match[str]) -> str:
