@@ -10,6 +10,7 @@ from typing import Any
 
 FOLDER = Path(__file__).parents[2] / "examples" / "notebooks"
 STYLE = re.compile(r"<style.*?</style>\s*", re.DOTALL)
+TABLE, STYLED = re.compile(r"<table[^>]*>"), '<table class="docutils">'
 LINK = re.compile(r"\]\((?!\w+:)([^)\s]+)\)")
 
 
@@ -46,7 +47,7 @@ def _output(output: dict[str, Any]) -> str:
         return f'<img alt="{_words(data)}" src="data:image/png;base64,{picture}">'
     if "text/html" in data:
         markup = STYLE.sub("", "".join(data["text/html"])).replace("\n\n", "\n")
-        return f'<div class="notebook-table">\n{markup}\n</div>'
+        return f'<div class="table-wrapper">\n{TABLE.sub(STYLED, markup)}\n</div>'
     text = "".join(data.get("text/plain", output.get("text", ""))).rstrip()
     return f"```text\n{text}\n```"
 
