@@ -146,6 +146,11 @@ class Connection:
             self._lock("lease")
             lease = own.lease
             return [(lease["holder"], lease["expires"], lease["expires"] - now)]
+        if statement.startswith("SELECT pg_terminate_backend"):
+            for other in self._world.connections:
+                if other is not self and "head" in other._changed:
+                    other.close()
+            return []
         if statement.startswith("UPDATE head SET epoch = epoch + 1"):
             self._lock("head")
             own.head["epoch"] += 1

@@ -85,7 +85,7 @@ def run(
         list[str] | None,
         typer.Option(
             metavar="KIND:TARGET",
-            help="Also send figures to tensorboard:DIR, mlflow:URI or wandb:DIR; may be repeated.",
+            help="Also send metrics to tensorboard:DIR, mlflow:URI or wandb:DIR; may be repeated.",
         ),
     ] = None,
     out: Out = OUT,
@@ -160,7 +160,7 @@ def sweep(
         **changes | read_assignments(settings or []),
     )
     console.print(results)
-    console.print(f"A report with figures: [bold]secureafl lab report {results.name} --out {out}[/]", soft_wrap=True)
+    console.print(f"A report with plots: [bold]secureafl lab report {results.name} --out {out}[/]", soft_wrap=True)
 
 
 @app.command()
@@ -171,7 +171,7 @@ def report(
     everything: Annotated[bool, typer.Option("--all", help="All of them.")] = False,
     out: Out = OUT,
 ) -> None:
-    """Draw what was swept of RECIPE, finished or not: a self-contained HTML page, and its figures as PNG and PDF."""
+    """Draw what was swept of RECIPE, finished or not: a self-contained HTML page, and its plots as PNG and PDF."""
     if (recipe is None) != everything:
         raise SettingsError("say which table or figure, or --all")
     _check_packages()

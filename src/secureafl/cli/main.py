@@ -43,7 +43,7 @@ app = typer.Typer(
     name="secureafl",
     cls=ExplainingGroup,
     pretty_exceptions_show_locals=False,
-    help="Asynchronous federated learning that stays right when some clients lie.",
+    help="Asynchronous federated learning that stays right when some clients are malicious.",
     epilog="Start with: secureafl defenses",
     no_args_is_help=True,
     rich_markup_mode="markdown",
@@ -64,7 +64,7 @@ def main(
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and leave.")
     ] = False,
 ) -> None:
-    """Asynchronous federated learning that stays right when some clients lie."""
+    """Asynchronous federated learning that stays right when some clients are malicious."""
     if (here := str(Path.cwd())) not in sys.path:
         sys.path.append(here)  # modules of the user's own are found; last, so that none of them hides another
 
@@ -367,7 +367,8 @@ def standby(
     """Follow a run in a database, repeat and check every row, and start the next server when its leader is gone.
 
     For example: `secureafl standby postgresql://secureafl@db/runs/today -- flwr run . production --run-config
-    resume=true`. It goes on until the run is finished. Without a command it follows and checks, and starts nothing.
+    secureafl.resume=true`. It goes on until the run is finished. Without a command it follows and checks, and starts
+    nothing.
     """
     place = parse_place(run)
     if isinstance(place, Path):
@@ -539,7 +540,7 @@ def _audit_table(
 
 
 MARKS = (
-    "[P] a value of the paper's text, [O] of the method's own paper, [C] of published code, [A] our choice,\n"
+    "[P] a value of the SecureAFL paper, [O] of the method's own paper, [C] of published code, [A] our choice,\n"
     "[U] not said by the paper."
 )
 """What the letters behind settings mean."""

@@ -50,7 +50,7 @@ class EngineSettings(FederationSettings):
     metrics_host: str = "127.0.0.1"
     """Address that port is opened on. Scrapes are not authenticated: open it to a network you trust, or to none."""
     sinks: Annotated[tuple[str, ...], BeforeValidator(split_sinks)] = ()
-    """Where figures are sent: any of `tensorboard:DIR`, `mlflow:URI`, `wandb:DIR`. A text with commas is a list."""
+    """Where metrics are sent: any of `tensorboard:DIR`, `mlflow:URI`, `wandb:DIR`. A text with commas is a list."""
     sink_seconds: float = Field(15.0, gt=0.0)
     """Time between two such sendings."""
 

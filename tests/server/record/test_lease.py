@@ -125,6 +125,24 @@ def test_a_transaction_that_its_server_left_open_does_not_hold_up_the_next_leade
     new.close()
 
 
+def test_a_write_that_its_server_was_stopped_in_does_not_hold_up_the_next_leader(run_url: RunUrl) -> None:
+    """Statements that are sent together are no idle transaction to PostgreSQL."""
+    old = begin(run_url)
+    stop_renewing(lease_of(old))
+    assert old.store is not None
+    database = old.store.connect()  # type: ignore[attr-defined]
+    with pytest.raises(psycopg.Error), database.pipeline():  # noqa: PT012
+        database.execute("BEGIN")
+        database.execute("UPDATE head SET written = clock_timestamp() RETURNING epoch").fetchone()  # stopped here
+        new = resume(run_url)
+        advance(new, 1)
+        database.execute("COMMIT")
+    database.close()
+    old.close()
+    assert new.machine.model.version == 6
+    new.close()
+
+
 def test_a_head_that_somebody_else_wrote_ends_the_run(run_url: RunUrl, postgres: PostgresServer) -> None:
     run = begin(run_url)
     postgres.execute(run_url, "UPDATE head SET number = number - 1")

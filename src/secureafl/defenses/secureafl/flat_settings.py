@@ -67,11 +67,13 @@ def split_weights(weights: Any) -> Any:
 
 
 class SecureAFLSettings(Settings):
-    """SecureAFL's settings; values marked [P] are the paper's, [A] are ours."""
+    """SecureAFL's settings. [P] marks a value of the paper, [P: 0.8] the paper's where the default is another, [A] what
+    is ours.
+    """
 
     percentile: float = Field(0.5, gt=0.0, le=1.0)
     """Share of past Lipschitz factors that `tolerance` is measured from: the paper's alpha. The filter holds as long as
-    fewer than 1 - percentile of all uploads are wild. [P: 0.8]"""
+    fewer than 1 - percentile of all updates are extreme. [P: 0.8]"""
     tolerance: float = Field(3.0, gt=0.0)
     """How many times that percentile an update's own factor may be. [P: 1]"""
     too_long: float | None = Field(8.0, gt=1.0)
@@ -83,23 +85,25 @@ class SecureAFLSettings(Settings):
     """Factors are measured over sqrt(|w - w_ref|^2 + (gap_damping * typical gap)^2), so that they tell how a client
     behaves and not how little the model moved meanwhile. [P: 0]"""
     filter: Literal["lipschitz", "accept_all", "accept_none"] = "lipschitz"
-    """Who passes after first contact: those smooth enough [P], everyone (Variant III) or no one (Variant IV)."""
+    """Which updates pass after a client's first: those that change smoothly enough [P], all of them (Variant III) or
+    none (Variant IV)."""
     warmup_rounds: int = Field(0, ge=0)
     """Arrivals at the start during which the filter lets everyone pass. [A]"""
     max_change: float | None = Field(1.0, gt=0.0)
-    """An update counts as at most so many times as long as is typical, and as at most so many times the typical change
-    away from its client's last one; never as more than `clip_norm`. None for no such limits. [P: None]"""
+    """Limits on an accepted update, in multiples of what is usual. A longer one is shortened to so many times the
+    median length. One that is further from its client's last update is moved back to so many times the median change.
+    `clip_norm` bounds both. None for no such limits. [P: None]"""
     opposition: float | None = Field(4.0, gt=0.0)
-    """Spreads by which a client's average agreement with the median may lie below everyone's; one that lies lower has
-    no vote. None for no such test. [P: None]"""
+    """How far below everyone's a client's average agreement with the median may be, in spreads of all clients'. Further
+    below, the client is excluded. None for no such test. [P: None]"""
     alike: float | None = Field(0.5, gt=0.0, lt=1.0)
-    """Cosine between what two clients keep asking for above which they are alike. A group of clients who are alike,
-    if larger than usual, has the fewer votes the larger it is, drawn by lot at every step. None for no such limit.
-    [P: None]"""
+    """Two clients are alike if the cosine between the averages of their updates is above this. If a group of alike
+    clients is larger than usual, its votes count less: with `running_mean` each weighs less, otherwise some are left
+    out, drawn by lot at every step. None for no such limit. [P: None]"""
     agreement_decay: float = Field(0.9, ge=0.0, lt=1.0)
     """Weight left of a client's average after its next update, where `opposition` and `alike` look at averages. [A]"""
     silence_after: int | None = Field(3, ge=1)
-    """Rejections in a row after which a client's estimate has no vote until it is accepted again. [P: None]"""
+    """Rejections in a row after which a client is excluded until it is accepted again. [P: None]"""
     lead: float = Field(0.3, ge=0.0, le=1.0)
     """Share of an accepted update's change, g - g_ref, that moves the model at once, beside its one vote in n. While
     none of its updates is rejected as opposing, a client adds its last minus its first this way in all. [P: 0]"""
@@ -119,9 +123,9 @@ class SecureAFLSettings(Settings):
     clip_norm: float = Field(50.0, gt=0.0)
     """Longest first contact and longest estimate: the paper's G. [P]"""
     history: Literal["accepted", "all"] = "accepted"
-    """Which uploads become a client's reference: only accepted ones, or also rejected ones. [A]"""
+    """Which updates become a client's reference: only accepted ones, or also rejected ones. [A]"""
     estimates: bool = True
-    """Whether excluded clients are estimated; without, the step is the accepted update alone (Variant II). [P]"""
+    """Whether idle clients have a vote; without, the step is the accepted update alone (Variant II). [P]"""
     aggregate: Literal["running_mean", "median", "trimmed_mean", "mean"] = "running_mean"
     """How received and estimated updates become one. `running_mean` costs the same for any number of clients, and has
     its own tests; `median` with the other defaults is the default of 0.1; `mean` is Variant I. [P: median]"""

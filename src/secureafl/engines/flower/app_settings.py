@@ -23,7 +23,7 @@ class FlowerSettings(EngineSettings):
     min_nodes: int = Field(1, ge=1)
     """Wait for so many nodes before anyone gets the model."""
     num_workers: int = Field(16, ge=1)
-    """Threads that talk to the SuperLink; an upload that stalls takes one of them."""
+    """Threads that talk to the SuperLink; a transfer that stalls takes one of them."""
     poll_seconds: float = Field(0.05, gt=0.0)
     """First wait before asking for an update; later waits are a tenth of the time already waited."""
     max_poll_seconds: float = Field(5.0, gt=0.0)

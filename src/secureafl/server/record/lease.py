@@ -85,7 +85,14 @@ class Lease:
             self._sleep(min(left, POLL_SECONDS))
 
     def _take(self, database: Database) -> tuple[int, float]:
-        """The head first: that waits for a write of the old leader that is under way, and after it there is none."""
+        """The head first: that waits for a write of the old leader that is under way, and after it there is none. One
+        that was stopped within a write is not waited for: its session is ended. PostgreSQL does so by itself only where
+        a transaction is idle, and not between two statements that are sent together.
+        """
+        database.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_locks WHERE relation = 'head'::regclass"
+            " AND mode IN ('RowShareLock', 'RowExclusiveLock') AND pid <> pg_backend_pid()"
+        )
         epoch = int(_one(database, "UPDATE head SET epoch = epoch + 1 RETURNING epoch")[0])
         asked = self._clock()
         database.execute(

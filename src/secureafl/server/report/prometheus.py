@@ -172,7 +172,7 @@ METRICS = (
     Metric(
         "secureafl_evaluation",
         "gauge",
-        "The figures of the last evaluation, by the names that `evaluate` gave them.",
+        "The metrics of the last evaluation, by the names that `evaluate` gave them.",
         lambda reading: [((name,), n) for name, n in reading.latest.metrics.items()] if reading.latest else None,
         ("metric",),
     ),
