@@ -36,7 +36,7 @@ from secureafl.server.record.address import store_of
 from secureafl.server.record.entries import Event
 from secureafl.server.review.verify import verify
 
-LEASE_SECONDS = 3.0
+LEASE_SECONDS = 5.0
 NUM_SERVERS = 3
 PATIENCE = 300.0
 WATCH = (
@@ -210,6 +210,7 @@ class Trial:
     def _first_after(self, epoch: int) -> Acknowledged:
         deadline = time.monotonic() + PATIENCE
         while True:
+            self._keep_up()
             latest = [log[-50:] for server in self._present() if (log := server.acknowledged())]
             later = [each for log in latest for each in log if each.epoch > epoch]
             if later:

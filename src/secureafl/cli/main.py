@@ -24,6 +24,7 @@ from secureafl.defenses import DEFENSES, DefenseEntry, find_defense
 from secureafl.errors import SettingsError
 from secureafl.plugins import installed, load_object
 from secureafl.server.record.address import Place, parse_place, store_of
+from secureafl.server.record.entries import Event
 from secureafl.server.record.names import ClientNames, names_of
 from secureafl.server.record.resumption import ask_to_resume
 from secureafl.server.review import audit as auditing
@@ -136,6 +137,9 @@ RunArgument = Annotated[
 ]
 
 
+NUM_VERDICTS = 10
+"""A client's newest verdicts that are listed."""
+
 NamesOption = Annotated[
     Path | None,
     typer.Option(
@@ -151,6 +155,9 @@ NamesOption = Annotated[
 def audit(
     run: RunArgument,
     update: Annotated[int | None, typer.Option(help="Explain the verdict on this arrival in plain words.")] = None,
+    client: Annotated[
+        str | None, typer.Option(help="One client alone: its id, its name, or the beginning of either.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
     names_file: NamesOption = None,
@@ -161,8 +168,11 @@ def audit(
     Or it is the `postgresql://` URL given as `run-dir`.
     """
     place = parse_place(run)
-    with RecordedRun.open(place) as recorded:
+    with RecordedRun.open(place, whole=client is None) as recorded:
         names = names_of(store_of(place), names_file)
+        if client is not None:
+            _audit_client(recorded, client, names, as_json=as_json)
+            return
         if update is not None:
             entry = auditing.arrival(recorded, update)
             if entry is None:
@@ -190,6 +200,33 @@ def audit(
                 "factor: how abruptly it changed, median; seen: last. More: --json, --csv.\n"
                 "One verdict in plain words: [bold]secureafl audit RUN --update N[/bold]"
             )
+
+
+def _audit_client(recorded: RecordedRun, asked: str, names: ClientNames, *, as_json: bool) -> None:
+    found = auditing.client_record(recorded, asked)
+    if found is None:
+        found = auditing.client_record(recorded, names.find(asked, recorded.journal.clients(), str(recorded.place)))
+    assert found is not None
+    record, entries = found
+    if as_json:
+        typer.echo(json.dumps(_summary_of(record, names), indent=2))
+        return
+    told = f"{record.accepted} of {record.arrivals} updates accepted"
+    told += "".join(f"; {count} {what}" for what, count in record.happened().most_common())
+    if record.vote is not None:
+        told += f"; its vote weighs {record.vote:.2g}"
+    console.print(Text(f"{names.shown_with_id(record.client)}: {told}."), soft_wrap=True)
+    for notice in notices([record], recorded.facts).values():
+        console.print(Text(f"{ADVICE} {notice}"), soft_wrap=True)
+    arrivals = [entry for entry in entries if entry.event is Event.ARRIVAL]
+    for entry in arrivals[-NUM_VERDICTS:]:
+        console.print(
+            Text(f"  arrival {entry.version}, {entry.seconds:.1f} s: {one_line(entry.reason)}"), soft_wrap=True
+        )
+    console.print(
+        "Only this client's rows were read and checked; [bold]secureafl verify RUN[/bold] checks all.\n"
+        "One verdict in plain words: [bold]secureafl audit RUN --update N[/bold]"
+    )
 
 
 @app.command()
@@ -330,7 +367,8 @@ def standby(
     """Follow a run in a database, repeat and check every row, and start the next server when its leader is gone.
 
     For example: `secureafl standby postgresql://secureafl@db/runs/today -- flwr run . production --run-config
-    resume=true`. It goes on until the run is finished. Without a command it follows and checks, and starts nothing.
+    secureafl.resume=true`. It goes on until the run is finished. Without a command it follows and checks, and starts
+    nothing.
     """
     place = parse_place(run)
     if isinstance(place, Path):

@@ -14,6 +14,7 @@ from rich.console import Console
 from secureafl.defenses import Defense, Reference, Scorer
 from secureafl.engines.batch_norm import running_statistics_warning
 from secureafl.engines.engine_settings import EngineSettings
+from secureafl.engines.regions import RegionFolder, Uplink
 from secureafl.engines.reporting import check_reporting, reporting
 from secureafl.layout import Layout
 from secureafl.server import Federation, Machine, Result
@@ -70,6 +71,8 @@ def conduct(
         if settings.names_file is not None:
             federation.keep_file(NAMES, settings.names_file.read_bytes())
         stack.enter_context(reporting(federation, settings, console))
+        if settings.region_dir is not None:
+            stack.callback(Uplink(RegionFolder(settings.region_dir), federation, layout, settings).close)
         stack.callback(serve(federation, layout).close)
         with _stopped_by_signals(federation):
             result = federation.run()

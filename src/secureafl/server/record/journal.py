@@ -259,6 +259,10 @@ class Journal:
         self._check_row(found[0])
         return self._entry(found[0], None)
 
+    def clients(self) -> list[str]:
+        """Everyone whom an entry is about."""
+        return [client for (client,) in self._fetch("SELECT DISTINCT client FROM log WHERE client <> ''", [])]
+
     def first_without_update(self) -> Entry | None:
         """The first arrival that was judged and whose update is not on record; None if there is no such row."""
         marks = ", ".join("?" * len(UNJUDGED))

@@ -43,9 +43,12 @@ class Lease:
         channel: str = "secureafl",
         patience: float = 0.0,
         clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+        in_thread: bool = True,
     ) -> None:
         """Take the lease, or say who has it; wait for one that its holder does not renew. Standbys hear on `channel` of
-        every new head. `patience` is how long to stand still if the database cannot be reached.
+        every new head. `patience` is how long to stand still if the database cannot be reached. Not `in_thread`: the
+        caller renews it.
         """
         self._where = where
         self._channel = channel
@@ -53,12 +56,15 @@ class Lease:
         self._connect = connect
         self._seconds = seconds
         self._clock = clock
+        self._sleep = sleep
         self._lost: StoreError | None = None
         with contextlib.closing(connect()) as database:
             self.epoch, self._until = self._wait(database)
         self._stopped = threading.Event()
-        self._renewer = threading.Thread(target=self._keep, name="lease", daemon=True)
-        self._renewer.start()
+        self._renewer: threading.Thread | None = None
+        if in_thread:
+            self._renewer = threading.Thread(target=self._keep, name="lease", daemon=True)
+            self._renewer.start()
 
     def _wait(self, database: Database) -> tuple[int, float]:
         """The epoch, and how long this server may take itself for the leader."""
@@ -76,10 +82,17 @@ class Lease:
             if seen not in (None, expires) or asked > patience:
                 raise StoreError(f"{self._where} is in use by {holder}: stop it first, or give this run another name")
             seen = expires
-            time.sleep(min(left, POLL_SECONDS))
+            self._sleep(min(left, POLL_SECONDS))
 
     def _take(self, database: Database) -> tuple[int, float]:
-        """The head first: that waits for a write of the old leader that is under way, and after it there is none."""
+        """The head first: that waits for a write of the old leader that is under way, and after it there is none. One
+        that was stopped within a write is not waited for: its session is ended. PostgreSQL does so by itself only where
+        a transaction is idle, and not between two statements that are sent together.
+        """
+        database.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_locks WHERE relation = 'head'::regclass"
+            " AND mode IN ('RowShareLock', 'RowExclusiveLock') AND pid <> pg_backend_pid()"
+        )
         epoch = int(_one(database, "UPDATE head SET epoch = epoch + 1 RETURNING epoch")[0])
         asked = self._clock()
         database.execute(
@@ -99,7 +112,7 @@ class Lease:
                     " lease: this server writes nothing more. Resume the run once the database can be reached"
                 )
             else:
-                time.sleep(min(POLL_SECONDS, self.patience))
+                self._sleep(min(POLL_SECONDS, self.patience))
         if self._lost is not None:
             raise self._lost
 
@@ -137,7 +150,8 @@ class Lease:
         if self._stopped.is_set():
             return
         self._stopped.set()
-        self._renewer.join(self._seconds)
+        if self._renewer is not None:
+            self._renewer.join(self._seconds)
         with contextlib.suppress(psycopg.Error), contextlib.closing(self._connect()) as database:
             database.execute(
                 "UPDATE lease SET expires = clock_timestamp() WHERE epoch = %s RETURNING pg_notify(%s, '')",
@@ -151,15 +165,20 @@ class Lease:
             while not self._stopped.wait(self._seconds / RENEWALS) and self._lost is None:
                 try:
                     database = database if database is not None and not database.closed else self._connect()
-                    self._renew(database)
+                    self.renew(database)
                 except psycopg.Error:
                     if database is not None:
                         database.close()
-                except StoreError as error:
-                    self._lost = error
         finally:
             if database is not None:
                 database.close()
+
+    def renew(self, database: Database) -> None:
+        """Lead for the time of one more lease, unless another server does: then this one has lost it for good."""
+        try:
+            self._renew(database)
+        except StoreError as error:
+            self._lost = error
 
     def _renew(self, database: Database) -> None:
         if not self.patience:

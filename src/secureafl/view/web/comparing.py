@@ -20,6 +20,8 @@ from secureafl.view.web.queries import Plain, listed, paged, tick, told
 MAX_OVERLAID = 6
 """Runs whose curves are told apart in one chart."""
 NUM_CLIENTS = 50
+FOLLOWING = frozenset({"memory"})
+"""Facts that follow from others."""
 
 Only = Literal["all", "differ"]
 
@@ -162,7 +164,7 @@ def _clients(left: RunReader, right: RunReader) -> list[Plain]:
 
 
 def _differing(left: Mapping[str, Any], right: Mapping[str, Any]) -> list[Plain]:
-    """Facts that are not the same in both runs, those of the defense with a dot."""
+    """Facts that are not the same in both runs, those of the defense with a dot; but not what follows from others."""
     a, b = dict(_flat(left)), dict(_flat(right))
     return [
         {"name": name, "a": _text(a.get(name)), "b": _text(b.get(name))}
@@ -173,6 +175,8 @@ def _differing(left: Mapping[str, Any], right: Mapping[str, Any]) -> list[Plain]
 
 def _flat(facts: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     for name, value in facts.items():
+        if name in FOLLOWING:
+            continue
         if isinstance(value, Mapping):
             yield from _flat(value, f"{prefix}{name}.")
         else:

@@ -331,21 +331,38 @@ def _local_training() -> Cells:
 def _regions() -> Cells:
     return [
         CellSettings(
-            architecture="small-cnn",
+            architecture="mlp",
             num_clients=200,
             rounds=REGION_ROUNDS,
             evaluate_every=REGION_ROUNDS // 10,
             num_test=2000,
             batch_size=16,
-            server_lr=0.05,
+            server_lr=0.02,
             defense=below,
             attack=attack,
             protocol="regions",
-            protocol_settings={"top_defense": above, "malicious_regions": gathered_in},
+            protocol_settings={"top_defense": above, "report_every": 5, "malicious_regions": gathered_in},
         )
         for below, above in itertools.product(("secureafl", "asyncsgd"), repeat=2)
         for gathered_in in GATHERED_IN
         for attack in (("none", "sign_flip", "scaling") if gathered_in is None else ("sign_flip", "scaling"))
+    ]
+
+
+def _cifar10() -> Cells:
+    """The paper's CNN: at this rate it errs below 0.35 without an attack, which ResNet-20 would take hours for."""
+    return [
+        CellSettings(
+            dataset="cifar10",
+            architecture="cnn",
+            server_lr=0.05,
+            rounds=20_000,
+            defense=defense,
+            attack=attack,
+            defense_settings=dict(TUNED.get(defense, {})),
+        )
+        for defense in COMPARED
+        for attack in SELECTED_ATTACKS
     ]
 
 
@@ -410,6 +427,7 @@ RECIPES: Mapping[str, Recipe] = {
     "regions": Recipe(
         "ten regions of twenty clients and a top: which defense below, which above", _regions, row="regions"
     ),
+    "cifar10": Recipe("CIFAR-10 with a network and a rate that learn it", _cifar10),
     "text": Recipe("the next character of a text, a stretch of it for each client", _text),
     "demo": Recipe("a first look: two defenses, three attacks, a small network", _demo),
     "matrix": Recipe("every defense against every attack, briefly", _matrix),

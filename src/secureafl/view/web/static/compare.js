@@ -46,8 +46,8 @@ function drawClients(answer) {
     { head: el("span", {}, "Accepted ", head(answer.a, 1)), cell: (row) => shareBar(row.accepted[0]) },
     { head: el("span", {}, "Accepted ", head(answer.b, 2)), cell: (row) => shareBar(row.accepted[1]) },
     { head: "B − A", cell: gap },
-    ...(votes ? [{ head: el("span", {}, "Vote ", head(answer.a, 1)), cell: (row) => fixed(row.votes[0], 2) },
-      { head: el("span", {}, "Vote ", head(answer.b, 2)), cell: (row) => fixed(row.votes[1], 2) }] : []),
+    ...(votes ? [{ head: el("span", {}, "Vote ", head(answer.a, 1)), class: "minor", cell: (row) => fixed(row.votes[0], 2) },
+      { head: el("span", {}, "Vote ", head(answer.b, 2)), class: "minor", cell: (row) => fixed(row.votes[1], 2) }] : []),
   ];
   clients.replaceChildren(el("section", { class: "card" }, el("h2", {}, "Clients, the most different first"),
     answer.clients.length ? table(columns, answer.clients, { id: "clients" }) : el("p", { class: "empty" }, "No client has sent an update yet.")));
