@@ -1,6 +1,6 @@
 # Every target uses the tools on PATH: activate your environment first.
 .DEFAULT_GOAL := help
-.PHONY: help install check format test test-ci test-all bench docs dist test-install lock audit
+.PHONY: help install check format test test-ci test-all bench notebooks docs dist test-install lock audit
 
 PYTHON ?= python
 
@@ -34,6 +34,9 @@ bench: ## List the performance measurements and how to run one
 	@found=$$(find benchmarks -name '*.py' -not -name '_*' 2>/dev/null | sort); \
 	if [ -z "$$found" ]; then echo "No measurements under benchmarks/ yet."; \
 	else echo "Run one with: $(PYTHON) <file>"; printf '  %s\n' $$found; fi
+
+notebooks: ## Run the notebooks and keep their new outputs
+	jupyter execute --inplace --timeout=900 examples/notebooks/*.ipynb
 
 docs: ## Build the documentation into docs/_build; a warning is an error
 	$(PYTHON) -m sphinx -W --keep-going -b html docs docs/_build

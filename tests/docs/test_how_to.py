@@ -110,7 +110,7 @@ def test_experiments_in_python(tmp_path: Path) -> None:
 
 def test_every_metric_is_on_the_page(tiny_source: Path, tmp_path: Path) -> None:
     cell = lab.run(tiny_cell(tiny_source, attack="scaling"), out=tmp_path)
-    text = (PAGES.parent / "reference" / "lab.md").read_text()
+    text = (PAGES.parent / "reference" / "api" / "lab.md").read_text()
     assert [name for name in cell.metrics if f"`{name.replace('newest_asr', 'newest_ter')}`" not in text] == [
         "newest_worst_recall"
     ]
