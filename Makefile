@@ -1,6 +1,6 @@
 # Every target uses the tools on PATH: activate your environment first.
 .DEFAULT_GOAL := help
-.PHONY: help install check format test test-ci test-all bench docs dist test-install
+.PHONY: help install check format test test-ci test-all bench docs dist test-install lock audit
 
 PYTHON ?= python
 
@@ -46,3 +46,9 @@ dist: ## Build the wheel and the sdist into dist/ and look into them
 test-install: dist ## Install the wheel and the sdist into clean environments, with each extra
 	PYTHON=$(PYTHON) .ci/install-extras
 	PYTHON=$(PYTHON) FROM=sdist .ci/install-extras core
+
+lock: ## Write .ci/requirements.lock anew: what CI installs, with hashes
+	.ci/lock
+
+audit: ## Look for known vulnerabilities in what CI installs
+	pip-audit --require-hashes --disable-pip --requirement .ci/requirements.lock

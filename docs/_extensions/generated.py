@@ -39,12 +39,17 @@ PUBLIC = (
     "secureafl.defenses.secureafl",
     "secureafl.engines.flower",
     "secureafl.engines.nvflare",
+    "secureafl.lab",
     "secureafl.lab.attacks",
     "secureafl.lab.data",
     "secureafl.testing",
     "secureafl.errors",
 )
 """Modules whose names users may rely on."""
+
+
+ELSEWHERE = {"secureafl.lab": "lab.md"}
+"""Modules whose names are on another page."""
 
 
 def fill(source: str) -> str:
@@ -83,11 +88,23 @@ def interface() -> str:
                 seen.add(id(value))
                 entries.append(_autodoc(module, name, value))
         lines = [f"## `{module}`", "", _flat((loaded.__doc__ or "").split("\n\n")[0]), ""]
+        if module in ELSEWHERE:
+            lines += [f"On [a page of its own]({ELSEWHERE[module]}).", ""]
+            sections.append("\n".join(lines))
+            continue
         lines += ["```{eval-rst}", *entries, "```", ""]
         if settings:
             lines += [f"Settings: {', '.join(settings)}.", ""]
         sections.append("\n".join(lines))
     return "\n".join(sections)
+
+
+def lab() -> str:
+    """Every public name of the laboratory."""
+    loaded = importlib.import_module("secureafl.lab")
+    shown = [name for name in names("secureafl.lab") if name != "CellSettings"]
+    entries = [_autodoc("secureafl.lab", name, getattr(loaded, name)) for name in shown]
+    return "\n".join(["```{eval-rst}", *entries, "```", "", "Settings: [`CellSettings`](settings.md#cellsettings)."])
 
 
 def _autodoc(module: str, name: str, value: object) -> str:
@@ -326,6 +343,7 @@ def _scale_row(row: Mapping[str, Any]) -> tuple[str, ...]:
 
 PARTS: Mapping[str, Callable[[], str]] = {
     "interface": interface,
+    "lab": lab,
     "settings": settings,
     "attacks": attacks,
     "commands": commands,

@@ -74,6 +74,7 @@ class Reason(StrEnum):
     FIRST_CONTACT = "first-contact"
     BUFFERED = "buffered"
     OVER_BUDGET = "over-budget"
+    FROM_ABOVE = "from-above"
 
     NOT_FINITE = "not-finite"
     TOO_LARGE = "too-large"

@@ -74,6 +74,8 @@ def test_every_public_name_is_on_the_page_once(generated: ModuleType) -> None:
     assert text.count(".. autoclass:: secureafl.Machine\n") == 1
     assert ".. autofunction:: secureafl.engines.flower.server_app\n" in text
     assert "secureafl.server.Machine\n" not in text
+    for name in ("run", "sweep", "compare"):
+        assert generated.lab().count(f".. autofunction:: secureafl.lab.{name}\n") == 1
 
 
 INTERNAL = {

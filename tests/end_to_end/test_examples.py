@@ -1,14 +1,20 @@
 """The examples, unchanged, in simulation and in deployment."""
 
 import filecmp
+import importlib.util
 import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from safetensors.numpy import load_file
 from tests.end_to_end.flower_processes import Config, Deployment, Simulation
+from tests.end_to_end.journals import read_journal
 from tests.end_to_end.nvflare_processes import simulate
+
+from secureafl.server.record.entries import Event
+from secureafl.types import NamedArrays
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 QUICKSTART = EXAMPLES / "quickstart"
@@ -86,3 +92,40 @@ def test_two_engines_learn_from_one_task_file(tmp_path: Path) -> None:
     for text in (run.log_text(), log):
         assert "secureafl: 40 updates" in text
         assert float(re.findall(r"accuracy ([0-9.]+) \(version 40\)", text)[-1]) > 0.5
+
+
+@pytest.mark.end_to_end
+def test_regions_below_a_top_learn_and_reject_where_the_malicious_client_is(tmp_path: Path) -> None:
+    out = tmp_path / "runs"
+    command = [sys.executable, str(EXAMPLES / "regions" / "run.py"), "--out", str(out)]
+    done = subprocess.run([*command, "--reports", "4"], capture_output=True, text=True, timeout=1800)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "top: finished:completed" in done.stdout
+    top = [row for row in read_journal(out / "top") if row.event is Event.ARRIVAL]
+    assert len(top) == 4
+    assert all(row.accepted for row in top)
+    assert {len([row for row in top if row.client == name]) for name in {row.client for row in top}} <= {1, 2, 3}
+    malicious = re.search(r"SuperNode ID: (\d+)", (out / "node-client-0.log").read_text())
+    assert malicious is not None
+    rows = {name: read_journal(out / name) for name in ("region-0", "region-1")}
+    for name, region in rows.items():
+        followed = [row for row in region if row.client == "top" and row.event is Event.ARRIVAL]
+        assert followed, f"{name} followed no model from above"
+        assert {row.reason for row in followed} == {"from-above"}
+    sent = [row for row in rows["region-0"] if row.client == malicious[1] and row.event is Event.ARRIVAL]
+    assert [row.reason for row in sent if not row.accepted] == ["too-long"] * (len(sent) - 1)
+    assert len(sent) > 1, "after its first update, which is shortened, each of its updates is rejected"
+    honest = [row for row in rows["region-1"] if row.event is Event.ARRIVAL]
+    assert sum(bool(row.accepted) for row in honest) > 0.8 * len(honest)
+    reached = load_file(out / "top" / "model.safetensors")
+    assert accuracy_of_blobs(reached) > 0.8  # it began at a third
+
+
+def accuracy_of_blobs(weights: NamedArrays) -> float:
+    """As the example's own server evaluates."""
+    spec = importlib.util.spec_from_file_location("regions_task", EXAMPLES / "regions" / "regions" / "task.py")
+    assert spec is not None
+    assert spec.loader is not None
+    task = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(task)
+    return float(task.accuracy(weights))

@@ -230,3 +230,31 @@ def test_a_defense_that_counts_on_another_learning_rate_is_refused(name: str) ->
     problem = Quadratic()
     with pytest.raises(SettingsError, match=r"counts on server_lr = 0.05, the machine has 0.1: give both the same"):
         Machine(problem.defense(name), np.zeros(12, np.float32), MachineSettings(server_lr=0.1))
+
+
+def test_the_server_above_moves_the_model_whole_and_no_defense_judges_it() -> None:
+    server = machine(server_lr=0.5, upstream="top")
+    top = server.enrol("top")
+    before = server.defense.state_dict()
+    server.receive(server.issue(A).number, vector(2, -4))
+    verdict = server.receive(server.issue(top).number, vector(-3, 1))
+    assert (verdict.accepted, verdict.reason) == (True, Reason.FROM_ABOVE)
+    assert verdict.evidence == {"norm": pytest.approx(10**0.5), "staleness": 0.0}
+    assert server.model.params.tolist() == [-1 + 3, 2 - 1]
+    assert server.model.version == 2
+    assert server.defense.state_dict().keys() == before.keys()
+
+
+def test_a_move_from_above_that_is_no_vector_is_refused() -> None:
+    server = machine(upstream="top")
+    ticket = server.issue(server.enrol("top"))
+    assert server.receive(ticket.number, vector(np.nan, 0)).reason == Reason.NOT_FINITE
+    assert server.model.params.tolist() == [0, 0]
+    assert server.model.version == 0
+
+
+def test_nobody_is_above_a_server_that_names_no_one() -> None:
+    server = machine(server_lr=0.5)
+    verdict = server.receive(server.issue(server.enrol("top")).number, vector(-3, 1))
+    assert verdict.reason == Reason.ACCEPTED
+    assert server.model.params.tolist() == [1.5, -0.5]

@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import BeforeValidator, Field, field_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
+from secureafl.errors import SettingsError
 from secureafl.server import FederationSettings
 from secureafl.server.report.sinks import parse_sink, split_sinks
 
@@ -36,6 +37,14 @@ class EngineSettings(FederationSettings):
     """Seed of those draws."""
     keys_file: Path | None = None
     """TOML file of public keys, `client = "base64"`; when given, every update must be signed."""
+    names_file: Path | None = None
+    """TOML file of clients' names, `"7345310127518283649" = "hospital-a"`, for tables and pages. It is kept with the
+    run."""
+    region_dir: Path | None = None
+    """If this server serves a region of a larger federation: the folder in which it meets the region's client of the
+    server above. Goes together with `upstream`."""
+    report_every: int = Field(20, ge=1)
+    """`region_dir`: updates of its clients after which a region reports to the server above."""
     metrics_port: int = Field(0, ge=0, le=65535)
     """Port for Prometheus to scrape, with the extra `ops`; 0 for none."""
     metrics_host: str = "127.0.0.1"
@@ -45,8 +54,20 @@ class EngineSettings(FederationSettings):
     sink_seconds: float = Field(15.0, gt=0.0)
     """Time between two such sendings."""
 
+    def waiting_for(self) -> str:
+        """Who has to be there before the first model goes out, for the line that says so."""
+        return "clients"
+
     def facts(self) -> dict[str, object]:
         return {**super().facts(), "signing": self.keys_file is not None}
+
+    @model_validator(mode="after")
+    def _region_is_whole(self) -> EngineSettings:
+        if (self.region_dir is None) != (self.upstream is None):
+            raise SettingsError("region_dir and upstream go together: set both or neither")
+        if self.region_dir is None and self.report_every != type(self).model_fields["report_every"].default:
+            raise SettingsError(f"report_every = {self.report_every} does nothing: set region_dir and upstream")
+        return self
 
     @field_validator("sinks")
     @classmethod

@@ -30,6 +30,10 @@ class FederationSettings(StoreSettings, RowSettings):
     average_over: int = Field(200, ge=1)
     """Evaluate, save and return the average of about so many last versions, of the last tenth of the run while that is
     less; 1 for the newest alone. Clients always get the newest."""
+    upstream: str | None = Field(None, min_length=1)
+    """If this server serves a region of a larger federation: the name under which the server above is on record. What
+    it sends moves the model and is not judged; no client of the region may have this name. None if there is no server
+    above."""
     max_refusals: int | None = Field(5, ge=1)
     """Give a client no more work once so many of its last answers, twice that many, could not be judged: malformed,
     not finite, of another shape, badly signed. None for no limit."""
@@ -60,12 +64,13 @@ class FederationSettings(StoreSettings, RowSettings):
             server_lr=self.server_lr,
             max_staleness=self.max_staleness,
             average_over=self.average_over,
+            upstream=self.upstream,
             count_refused=count_refused,
         )
 
     def facts(self) -> dict[str, object]:
         """What a resumed run must share with the one it resumes: all that decides verdicts, as it is in force."""
-        decisive = ("defense", "client_returns", "server_lr", "max_staleness", "average_over")
+        decisive = ("defense", "client_returns", "server_lr", "max_staleness", "average_over", "upstream")
         return {**{name: getattr(self, name) for name in decisive}, "defense_settings": self._own_settings()}
 
     def _own_settings(self) -> dict[str, Any]:

@@ -7,6 +7,9 @@ A *ticket* is the server's own record of a model it handed to a client; a reply 
 what the reply says about itself. A *version* counts arrivals: the model of version t is what stands after t updates
 were judged, whether or not they moved it. Versions that hold equal parameters share one array. An update that is
 refused without being judged, as garbage or as too stale, closes its ticket and counts as nothing.
+
+The server of a region has a server above it, enrolled like a client (`upstream`). What that one sends is the difference
+between this model and its own: the model moves by all of it, and no defense judges it.
 """
 
 from __future__ import annotations
@@ -27,6 +30,7 @@ from secureafl.defenses.base import (
     MeetsClients,
     SaysMemory,
     ViewsState,
+    norm,
     scoped,
     unscoped,
 )
@@ -46,6 +50,9 @@ from secureafl.types import (
     refuse,
 )
 
+_WHOLE = np.float32(1.0)
+"""The server above is followed the whole way."""
+
 
 class MachineSettings(Settings):
     """How the machine steps, and how long it waits for the slow."""
@@ -59,6 +66,8 @@ class MachineSettings(Settings):
     average_over: int = Field(200, ge=1)
     """The published model is the average of about so many last versions, of the last tenth of the run while that is
     less; 1 publishes the newest. Clients always get the newest. [A]"""
+    upstream: str | None = Field(None, min_length=1)
+    """The name under which the server above is enrolled, if this one serves a region; None if there is none above."""
     count_refused: bool = False
     """Count refused updates as arrivals, as the paper's rounds do, and as 0.1 did. A run begun so goes on so."""
 
@@ -82,6 +91,7 @@ class Machine:
                 f"the defense counts on server_lr = {rate}, the machine has {settings.server_lr}: give both the same"
             )
         self.defense = defense
+        self._meet = defense.meet if isinstance(defense, MeetsClients) else None
         self.settings = settings
         self._server_lr = np.float32(settings.server_lr)
         self._model = Model(0, _frozen(params.astype(np.float32)))
@@ -176,6 +186,8 @@ class Machine:
         ticket = self._tickets.get(number)
         if ticket is None:
             return self._refuse_uncalled(number)
+        if self._names[ticket.client] == self.settings.upstream:
+            return self._conclude(ticket, self._follow_upstream(ticket, delta), rate=_WHOLE)
         return self._conclude(ticket, self._judge(ticket, delta))
 
     def refuse(self, number: int, reason: str) -> Verdict:
@@ -189,17 +201,17 @@ class Machine:
         """An update for no open ticket: sent twice, replayed, or too late; or for a ticket that never was."""
         return refuse(Reason.TICKET_CLOSED if 0 <= number < self._next_ticket else Reason.UNSOLICITED)
 
-    def _conclude(self, ticket: Ticket, verdict: Verdict) -> Verdict:
+    def _conclude(self, ticket: Ticket, verdict: Verdict, rate: np.float32 | None = None) -> Verdict:
         self._close(ticket)
         if verdict.reason in UNJUDGED and not self.settings.count_refused:
             return verdict
-        return self._arrive(verdict)
+        return self._arrive(verdict, self._server_lr if rate is None else rate)
 
-    def _arrive(self, verdict: Verdict) -> Verdict:
+    def _arrive(self, verdict: Verdict, rate: np.float32) -> Verdict:
         """Move the model as the verdict says and count the arrival."""
         params = self._model.params
         if verdict.direction is not None:
-            moved = kernels.moved(params, verdict.direction, self._server_lr)
+            moved = kernels.moved(params, verdict.direction, rate)
             if moved is not None:
                 params = _frozen(moved)
             else:
@@ -265,14 +277,22 @@ class Machine:
             self._introduce(client, name)
 
     def _introduce(self, client: ClientId, name: str) -> None:
-        if isinstance(self.defense, MeetsClients):
-            self.defense.meet(client, name)
+        if self._meet is not None and name != self.settings.upstream:
+            self._meet(client, name)
 
     def _judge(self, ticket: Ticket, delta: Vector) -> Verdict:
         age = self._model.version - ticket.version
         if self.settings.max_staleness is not None and age > self.settings.max_staleness:
             return refuse(Reason.TOO_STALE, staleness=float(age))
         return self.defense.step(Update(ticket.client, self._held[ticket.version], delta), self._model)
+
+    def _follow_upstream(self, ticket: Ticket, delta: Vector) -> Verdict:
+        """Take the move of the server above as it is; it is refused only if it is no vector that one can add."""
+        fault = Update(ticket.client, self._model, delta).fault(len(self._model.params))
+        if fault is not None:
+            return refuse(fault)
+        evidence = {"norm": norm(delta), "staleness": float(self._model.version - ticket.version)}
+        return Verdict(accepted=True, reason=Reason.FROM_ABOVE, direction=delta, evidence=evidence)
 
     def _close(self, ticket: Ticket) -> None:
         del self._tickets[ticket.number]

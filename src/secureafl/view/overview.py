@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from secureafl.defenses.base import ClientMemory
+from secureafl.server.record.store import StandbyReport
 from secureafl.server.review.audit import ClientRecord, least_accepted
 from secureafl.text import in_bytes
 from secureafl.view.arrivals import MEASURES, Numbers
@@ -49,6 +50,8 @@ class Overview:
     rejections: dict[str, int]
     """Reason -> how often, the most frequent first."""
     troubles: dict[str, int]
+    standbys: list[StandbyReport]
+    """Servers that follow the run, and are ready to take over."""
     memory: str | None
     """What these clients take at the server, at most; before there are any, what each will take."""
 
@@ -82,6 +85,7 @@ def overview(reader: RunReader) -> Overview:
             threshold=float(thresholds[-1]) if len(thresholds) else None,
             rejections=dict(reader.rejections.most_common()),
             troubles=dict(reader.troubles.most_common()),
+            standbys=list(reader.standbys),
             memory=_memory(reader),
         )
 

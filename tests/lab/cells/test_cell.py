@@ -1,4 +1,5 @@
 import shlex
+from typing import Any
 
 import pytest
 
@@ -128,3 +129,40 @@ def test_a_setting_that_is_off_is_no_part_of_a_cells_identity() -> None:
     assert limited.complete()["defense_settings"]["max_seats"] == 20
     assert limited.cell_id() != CellSettings().cell_id()
     assert "--set defense_settings.max_seats=20" in limited.command()
+
+
+def regional(**settings: Any) -> CellSettings:
+    cell = {key: settings.pop(key) for key in ("num_clients", "defense", "attack") if key in settings}
+    return CellSettings(**{"num_clients": 100, **cell}, protocol="regions", protocol_settings=settings)
+
+
+def test_regions_are_told_how_many_clients_they_serve() -> None:
+    values = regional(num_regions=5, defense="asyncdefender", top_defense="asyncdefender").complete()
+    assert values["defense_settings"]["num_first"] == 20
+    assert values["protocol_settings"]["top_defense_settings"]["num_first"] == 5
+
+
+@pytest.mark.parametrize(
+    ("malicious_regions", "counts"),
+    [(None, [4] * 5), (2, [0, 0, 0, 10, 10]), (3, [0, 0, 6, 7, 7]), (1, [0] * 4 + [20])],
+)
+def test_malicious_clients_are_spread_or_gathered(malicious_regions: int | None, counts: list[int]) -> None:
+    cell = regional(num_regions=5, malicious_regions=malicious_regions, attack="sign_flip")
+    places = [client // 20 for client in draw_malicious(cell)]
+    assert sorted(places.count(place) for place in range(5)) == counts
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"num_regions": 7}, "num_clients = 100 is no multiple of num_regions = 7"),
+        ({"num_regions": 10, "malicious_regions": 1}, "room for 10 clients, and 20 are malicious"),
+        ({"num_regions": 10, "malicious_regions": 11}, "malicious_regions = 11 of 10"),
+        ({"top_defense": "aflguard"}, "needs trusted data, which the top has none of"),
+        ({"attack": "adaptive"}, "replicates one server"),
+        ({"num_region": 10}, "did you mean 'num_regions'"),
+    ],
+)
+def test_regions_that_cannot_be(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(SettingsError, match=message):
+        regional(**changes)

@@ -8,6 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 from tests.lab.tiny import tiny_cell
 
+from secureafl.errors import SettingsError
 from secureafl.lab.attacks import ATTACKS
 from secureafl.lab.cells import results
 from secureafl.lab.cells.build import build
@@ -114,6 +115,23 @@ def test_a_cut_run_goes_on_bit_for_bit(attack: str, tiny_source: Path, tmp_path:
     assert same_part(resumed) == same_part(whole)
     curves = [(tmp_path / kind / cell.cell_id() / "curves.parquet").read_bytes() for kind in ("cut", "whole")]
     assert curves[0] == curves[1]
+
+
+def test_regions_go_on_bit_for_bit_and_tell_what_became_of_them(tiny_source: Path, tmp_path: Path) -> None:
+    regions = {"num_regions": 4, "report_every": 3, "malicious_regions": 1}
+    cell = tiny_cell(tiny_source, attack="sign_flip", protocol="regions", protocol_settings=regions)
+    run = RunSettings(snapshot_rounds=7)
+    with pytest.raises(PowerCutError):
+        run_cell(cell, tmp_path / "cut", cut_at(23), run)
+    resumed, whole = run_cell(cell, tmp_path / "cut", None, run), run_cell(cell, tmp_path / "whole")
+    assert resumed["timing"]["resumed_at"] == 21
+    assert same_part(resumed) == same_part(whole)
+    assert resumed["regions"] == whole["regions"]
+    found = whole["regions"]
+    assert sorted(found["malicious_by_region"]) == [0, 0, 0, 2]  # both malicious clients, in one region
+    assert found["num_reports"] == sum(found["reasons"].values()) > 4
+    with pytest.raises(SettingsError, match="no one journal"):
+        run_cell(cell, tmp_path / "recorded", run=RunSettings(record=tmp_path / "run"))
 
 
 def test_a_result_names_the_commit_it_began_with(

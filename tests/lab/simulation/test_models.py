@@ -26,9 +26,10 @@ def test_the_papers_network_has_139960_parameters() -> None:
 def test_other_sizes() -> None:
     assert num_parameters(build("resnet20", (3, 32, 32), 10)) == 269_722
     assert num_parameters(build("small-cnn", (1, 28, 28), 10)) == 14_410
+    assert num_parameters(build("mlp", (1, 28, 28), 10)) == 25_450
 
 
-@pytest.mark.parametrize("architecture", ["cnn", "resnet20", "small-cnn"])
+@pytest.mark.parametrize("architecture", ["cnn", "resnet20", "small-cnn", "mlp"])
 @pytest.mark.parametrize("image_shape", [(3, 32, 32), (3, 64, 64), (3, 32, 64), (1, 28, 28)])
 @pytest.mark.parametrize("num_outputs", [1, 200])
 def test_all_shapes_of_images_fit(architecture: str, image_shape: tuple[int, int, int], num_outputs: int) -> None:

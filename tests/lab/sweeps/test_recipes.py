@@ -66,6 +66,15 @@ def test_look_alikes_are_few_where_few_are_enough() -> None:
     assert found == {"none": 10, "flood": 1, "whitewash": 5, "mimic": 10, "imitate": 10, "apart": 10}
 
 
+def test_each_composition_of_regions_meets_each_placement() -> None:
+    recipe = RECIPES["regions"]
+    rows = {row_of(recipe, cell.complete()) for cell in recipe.cells()}
+    assert len(rows) == 4 * 3
+    assert "asyncsgd, top secureafl, in 2 of 10 regions" in rows
+    whole = [cell for cell in recipe.cells() if cell.regions.malicious_regions == 2]
+    assert {cell.num_malicious for cell in whole} == {2 * cell.num_clients // 10 for cell in whole}
+
+
 def test_a_text_is_learned_by_each_client_from_its_own_stretch() -> None:
     cells = RECIPES["text"].cells()
     assert len(cells) == 4 * 6

@@ -27,6 +27,7 @@ LEFT = Entry(2.0, 4, "hospital", Event.LEFT, "node gone")
 def stop_renewing(lease: Lease) -> None:
     """As when the process is stopped, but for its clock: it takes itself for the leader for ever."""
     lease._stopped.set()
+    assert lease._renewer is not None
     lease._renewer.join()
     lease._until = float("inf")
 

@@ -1,10 +1,14 @@
 from pathlib import Path
 
+import numpy as np
 import pytest
 from tests.server.recorded_runs import LIARS, distance, record
 
+from secureafl import Machine
 from secureafl.errors import StoreError, UnknownSettingError
+from secureafl.server import FederationSettings
 from secureafl.server.record.entries import Event
+from secureafl.server.record.run import Run
 from secureafl.server.review.opened import RecordedRun
 from secureafl.server.review.replay import compare, replay
 
@@ -52,3 +56,25 @@ def test_a_live_run_can_be_read(tmp_path: Path) -> None:
 def test_a_folder_without_a_run_is_named(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match=r"holds no run: there is no run\.db in it"):
         RecordedRun.open(tmp_path)
+
+
+def test_a_region_is_replayed_and_resumed_with_the_moves_from_above(tmp_path: Path) -> None:
+    settings = FederationSettings(run_dir=tmp_path, server_lr=0.5, upstream="top", snapshot_every=4)
+
+    def fresh() -> Machine:
+        return Machine(settings.make_defense(3), np.zeros(3, np.float32), settings.machine())
+
+    machine, rng = fresh(), np.random.default_rng(0)
+    run = Run(machine, settings, facts=settings.facts())
+    for number in range(10):
+        name = "top" if number % 5 == 4 else f"client-{number % 3}"
+        run.receive(run.issue(name).number, rng.standard_normal(3).astype(np.float32))
+    run.close()
+    recorded = RecordedRun.open(tmp_path)
+    judged = list(replay(recorded, recorded.machine()))
+    assert [judgement.now for judgement in judged].count("from-above") == 2
+    assert all(judgement.then == judgement.now and judgement.distance == 0.0 for judgement in judged)
+    recorded.journal.close()
+    again = fresh()
+    Run.resume(again, settings, facts=settings.facts()).close()
+    assert np.array_equal(again.model.params, machine.model.params)

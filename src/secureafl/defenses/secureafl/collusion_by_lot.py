@@ -30,7 +30,8 @@ import numpy.typing as npt
 
 from secureafl import kernels
 from secureafl.defenses.secureafl.consensus import MIN_CLIENTS
-from secureafl.defenses.secureafl.directions import WIDTH, draw_signs
+from secureafl.defenses.secureafl.directions import draw_signs
+from secureafl.defenses.secureafl.sketches import WIDTH
 from secureafl.defenses.secureafl.stages import Arrival, Votes
 from secureafl.history import Float
 from secureafl.types import Array, ClientId, StateDict, Vector

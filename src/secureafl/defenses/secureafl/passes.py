@@ -15,7 +15,8 @@ import numpy as np
 from secureafl import kernels
 from secureafl.defenses.base import ClientMemory
 from secureafl.defenses.secureafl.combine.running_mean import RunningMean
-from secureafl.defenses.secureafl.directions import WIDTH, draw_signs
+from secureafl.defenses.secureafl.directions import Directions, draw_signs
+from secureafl.defenses.secureafl.sketches import WIDTH
 from secureafl.defenses.secureafl.stages import Arrival, Ballot, Estimator, Stages, WeighsClients
 from secureafl.history import History, LastUpdates, Row, expected_bytes, sketch_distance
 from secureafl.history.pages import MAX_PAGE_CLIENTS
@@ -25,8 +26,8 @@ from secureafl.types import Array, ClientId, StateDict, Update, Vector
 Measured = TypeVar("Measured")
 Kept = TypeVar("Kept")
 
-SMALL_BYTES = 3000
-"""What is kept of a client beside its row, about: its name, its average sketch, and some numbers."""
+SMALL_BYTES = 950
+"""What is kept of a client beside its row and sketches, about: its name, and some numbers."""
 VISITS = 4
 """Clients whose weights are brought up to date at an arrival, after they changed for many."""
 
@@ -181,7 +182,7 @@ class OverEveryone:
     def client_memory(self) -> ClientMemory:
         history = self.history
         each = expected_bytes(MAX_PAGE_CLIENTS, history.dim, history.memory, history.precision) // MAX_PAGE_CLIENTS
-        return ClientMemory(each, SMALL_BYTES, None, 0, 4 * history.dim)
+        return ClientMemory(each, SMALL_BYTES + 4 * WIDTH, None, 0, 4 * history.dim)
 
     def state_dict(self) -> StateDict:
         return {"direction": self._consensus.copy()} if self._compares else {}
@@ -351,7 +352,8 @@ class OverSender:
     def client_memory(self) -> ClientMemory:
         rows = self._mean.rows
         row, beside = rows.bytes_per_row(WIDTH)
-        return ClientMemory(row, beside, self._mean.max_seats, SMALL_BYTES, self._mean.fixed_bytes, rows.store.where)
+        small = SMALL_BYTES + sum(votes.sketch_bytes for votes in self._stages.votes if isinstance(votes, Directions))
+        return ClientMemory(row, beside, self._mean.max_seats, small, self._mean.fixed_bytes, rows.store.where)
 
     def state_dict(self) -> StateDict:
         return {}

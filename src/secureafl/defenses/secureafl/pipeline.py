@@ -16,7 +16,7 @@ from secureafl.defenses.base import ClientMemory, scoped, staleness, unscoped
 from secureafl.defenses.secureafl.combine import RunningMean
 from secureafl.defenses.secureafl.formats import renamed
 from secureafl.defenses.secureafl.passes import OverEveryone, OverSender, Passes
-from secureafl.defenses.secureafl.stages import Arrival, Stages
+from secureafl.defenses.secureafl.stages import Arrival, Stage, Stages
 from secureafl.errors import SettingsError, StateError
 from secureafl.history import History, LastUpdates
 from secureafl.types import Array, ClientId, Model, Reason, StateDict, StateView, Update, Vector, Verdict, refuse
@@ -28,6 +28,7 @@ class Pipeline:
     def __init__(self, stages: Stages) -> None:
         self.stages = stages
         self._named = stages.each()
+        self._that_meet = [stage for stage in self._named.values() if type(stage).meet is not Stage.meet]
         self.passes: Passes[Any, Any]
         if isinstance(stages.combine, RunningMean):
             self.passes = OverSender(stages, stages.combine)
@@ -75,7 +76,7 @@ class Pipeline:
 
     def meet(self, client: ClientId, name: str) -> None:
         """The outside world calls this client so."""
-        for stage in self._named.values():
+        for stage in self._that_meet:
             stage.meet(client, name)
 
     def excluded(self) -> dict[ClientId, str]:

@@ -2,13 +2,14 @@
 
 from secureafl.engines.flower.app import run_federation, server_app
 from secureafl.engines.flower.app_settings import FlowerSettings, read_run_config
-from secureafl.engines.flower.client import delta_update, gradient_update, sign_updates
+from secureafl.engines.flower.client import delta_update, gradient_update, regional_update, sign_updates
 
 __all__ = [
     "FlowerSettings",
     "delta_update",
     "gradient_update",
     "read_run_config",
+    "regional_update",
     "run_federation",
     "server_app",
     "sign_updates",

@@ -18,6 +18,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricR
 
 from secureafl.engines import signing
 from secureafl.engines.flower.codec import ARRAYS, CONFIG, NONCE, SIGNATURE, VERSION, record_digest, to_arrays
+from secureafl.engines.regions import RegionFolder
 from secureafl.errors import SettingsError
 
 KEY_SETTING = "secureafl-key"
@@ -42,6 +43,15 @@ def gradient_update(
     """The update of a client that sends a gradient at the model it was given, one array per parameter."""
     arrays = ArrayRecord({name: Array(array) for name, array in to_arrays(gradient).items()})
     return Message(RecordDict({ARRAYS: arrays, "metrics": MetricRecord(dict(metrics or {}))}), reply_to=message)
+
+
+def regional_update(message: Message, region_dir: Path | str, timeout: float = 3600.0) -> Message:
+    """The update of a whole region, for the server above it: give the region's server the model in this message, and
+    send the weights that it leaves in `region_dir` once enough of its own clients' updates were judged.
+    """
+    received = to_arrays(message.content.array_records[ARRAYS])
+    reached = RegionFolder(Path(region_dir)).ask(received, timeout)
+    return gradient_update(message, reached)
 
 
 def sign_updates(message: Message, context: Context, call_next: Callable[[Message, Context], Message]) -> Message:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,6 +26,7 @@ from secureafl.lab.simulation.protocols import (
     VirtualTimeProtocol,
     VirtualTimeSettings,
 )
+from secureafl.lab.simulation.regions import TOP, Regions
 from secureafl.lab.simulation.simulate import Attacker, ClientData, Simulation
 from secureafl.lab.simulation.task import Task
 from secureafl.lab.simulation.trusted_data import draw_trusted, make_reference, make_scorer
@@ -66,8 +68,8 @@ def build(
     trained = task if settings.local_steps == 1 else LocalTraining(task, settings.local_steps, settings.local_lr)
     attacker = make_attacker(settings, malicious, trigger)
     protocol = make_protocol(settings, haste_of(attacker))
-    machine = make_machine(settings, task, trained, data, protocol)
-    recorder = Recorder(machine, settings, record) if record is not None else None
+    machine = make_server(settings, task, trained, data, protocol)
+    recorder = make_recorder(machine, settings, record) if record is not None else None
     simulation = Simulation(
         task=trained,
         data=data,
@@ -108,7 +110,20 @@ def draw_malicious(settings: CellSettings) -> frozenset[ClientId]:
     """
     order = stream(settings.seed, "malicious-set").permutation(settings.num_clients).tolist()
     eligible = [ClientId(client) for client in order if client not in settings.minority]
+    if settings.protocol == "regions":
+        return draw_by_region(settings, eligible)
     return frozenset(eligible[: settings.num_malicious])
+
+
+def draw_by_region(settings: CellSettings, order: Sequence[ClientId]) -> frozenset[ClientId]:
+    """The same, equally many in each of the regions that have any: those of the first clients in the order."""
+    each = settings.num_clients // settings.regions.num_regions
+    queues: dict[int, list[ClientId]] = {}
+    for client in order:
+        queues.setdefault(client // each, []).append(client)
+    chosen = list(queues.values())[: settings.regions.malicious_regions]
+    turns = itertools.chain.from_iterable(itertools.zip_longest(*chosen))
+    return frozenset(itertools.islice((client for client in turns if client is not None), settings.num_malicious))
 
 
 def haste_of(attacker: Attacker | None) -> Haste | None:
@@ -119,14 +134,45 @@ def haste_of(attacker: Attacker | None) -> Haste | None:
 
 
 def make_protocol(settings: CellSettings, haste: Haste | None = None) -> ArrivalProtocol:
-    if settings.protocol == "paper":
+    if settings.protocol in {"paper", "regions"}:
         return PaperProtocol(settings.num_clients, settings.max_delay, settings.seed, haste)
     clocks = VirtualTimeSettings(**settings.protocol_settings)
     return VirtualTimeProtocol(settings.num_clients, clocks, settings.seed, haste)
 
 
-def make_machine(
+def make_server(
     settings: CellSettings, task: Task, trained: TaskView, data: ClientData, protocol: ArrivalProtocol
+) -> Machine | Regions:
+    """The server, or one for each region and one above them."""
+    if settings.protocol != "regions":
+        return make_machine(settings, task, trained, data, protocol)
+    own = settings.regions
+    each = settings.num_clients // own.num_regions
+    regions = [make_machine(settings, task, trained, data, protocol, place) for place in range(own.num_regions)]
+    defense = build_defense(
+        own.top_defense,
+        task.dim,
+        settings.complete()["protocol_settings"]["top_defense_settings"],
+        server_lr=own.top_lr,
+        seed=settings.seed,
+    )
+    above = MachineSettings(server_lr=own.top_lr, average_over=settings.average_over, count_refused=True)
+    return Regions(Machine(defense, task.initial(settings.seed), above), regions, each, own.report_every)
+
+
+def make_recorder(machine: Machine | Regions, settings: CellSettings, record: Path) -> Recorder:
+    if isinstance(machine, Regions):
+        raise SettingsError("a cell with regions has many servers, and no one journal: leave --record out")
+    return Recorder(machine, settings, record)
+
+
+def make_machine(
+    settings: CellSettings,
+    task: Task,
+    trained: TaskView,
+    data: ClientData,
+    protocol: ArrivalProtocol,
+    region: int | None = None,
 ) -> Machine:
     """The server, with trusted data if its defense needs some: it trains on them as clients do, with `trained`."""
     indices = draw_trusted(data.shards, settings.num_trusted, stream(settings.seed, "trusted"))
@@ -137,7 +183,7 @@ def make_machine(
         task.dim,
         settings.complete()["defense_settings"],
         server_lr=settings.server_lr,
-        seed=settings.seed,
+        seed=settings.seed if region is None else settings.seed * settings.regions.num_regions + region,
         reference=make_reference(trained, lessons),
         score=make_scorer(task, trusted),
     )
@@ -147,6 +193,7 @@ def make_machine(
         max_staleness=staleness,
         keep_recent=protocol.keep_recent,
         average_over=settings.average_over,
+        upstream=TOP if region is not None else None,
         count_refused=True,  # a round of the paper is any upload
     )
     return Machine(defense, task.initial(settings.seed), machine)

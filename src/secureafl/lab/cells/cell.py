@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Any, Literal
 
 from pydantic import Field, model_validator
@@ -15,7 +16,8 @@ from secureafl.lab.attacks import ATTACKS, find_attack
 from secureafl.lab.data.catalogue import DATASETS
 from secureafl.lab.data.partition import find_partition
 from secureafl.lab.simulation.protocols import VirtualTimeSettings
-from secureafl.plugins import source_digest
+from secureafl.lab.simulation.regions import RegionsSettings
+from secureafl.plugins import MAIN, find_own, source_digest, source_file
 from secureafl.settings import Settings, nearest
 
 PAPER_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
@@ -74,8 +76,8 @@ OF_MINORITY = ("minority_share", "minority_class")
 OF_LOCAL_TRAINING = ("local_steps", "local_lr")
 """The same of clients that train for several steps."""
 
-OFF_BY_DEFAULT = {"max_seats"}
-"""The same of a defense's settings that change nothing while they are None."""
+OFF_BY_DEFAULT: Mapping[str, Any] = {"max_seats": None, "sketch_dtype": "float32"}
+"""The same of a defense's settings, while they have these values."""
 
 
 class CellSettings(Settings):
@@ -109,12 +111,14 @@ class CellSettings(Settings):
     """Arrivals: 20,000, 30,000 for CIFAR, 80,000 for Tiny-ImageNet [P], and 5,000 for King James. [A]"""
     seed: int = Field(0, ge=0)
     """All randomness follows from it."""
-    protocol: Literal["paper", "virtual-time"] = "paper"
-    """Who arrives next: drawn as in the paper, or by virtual clocks."""
+    protocol: Literal["paper", "virtual-time", "regions"] = "paper"
+    """Who arrives next: drawn as in the paper, or by virtual clocks. `regions`: drawn as in the paper, and each region
+    of clients has a server of its own, which is a client of one above."""
     protocol_settings: dict[str, Any] = Field(default_factory=dict)
-    """Settings of the virtual clocks."""
+    """Settings of the virtual clocks, or of the regions."""
     max_delay: int = Field(10, ge=0)
-    """`paper`: the oldest version a client may answer for. [P]"""
+    """`paper`, `regions`: the oldest version a client may answer for; of its region's model, if there are regions.
+    [P]"""
     max_staleness: int | None = Field(None, ge=0)
     """`virtual-time`: answers to older versions are refused; None takes them all. [A]"""
     batch_size: int = Field(32, ge=1)
@@ -181,6 +185,8 @@ class CellSettings(Settings):
         if self.protocol == "paper" and self.protocol_settings:
             raise SettingsError(f"protocol 'paper' has no settings; found {', '.join(self.protocol_settings)}")
         self._check_minority()
+        if self.protocol == "regions":
+            self._check_regions()
         if self.local_steps == 1 and self.local_lr != type(self).model_fields["local_lr"].default:
             raise SettingsError(f"local_lr = {self.local_lr} does nothing: set local_steps to more than 1")
         self.complete()  # a misspelt setting of a defense is found here, not hours later
@@ -190,6 +196,11 @@ class CellSettings(Settings):
     def num_malicious(self) -> int:
         """How many clients attack."""
         return round(self.malicious_fraction * self.num_clients)
+
+    @cached_property
+    def regions(self) -> RegionsSettings:
+        """How clients are grouped, if `protocol` is `regions`."""
+        return RegionsSettings(**self.protocol_settings)
 
     @property
     def minority(self) -> frozenset[int]:
@@ -220,14 +231,23 @@ class CellSettings(Settings):
             values = {key: value for key, value in values.items() if key not in OF_MINORITY}
         if self.local_steps == 1:
             values = {key: value for key, value in values.items() if key not in OF_LOCAL_TRAINING}
-        own = self._complete(find_defense(self.defense).settings, self.defense_settings)
-        values["defense_settings"] = {
-            key: value for key, value in own.items() if key not in OFF_BY_DEFAULT or value is not None
-        }
+        together = self.num_clients // (self.regions.num_regions if self.protocol == "regions" else 1)
+        own = self._complete(find_defense(self.defense).settings, self.defense_settings, num_first=together)
+        values["defense_settings"] = _in_force(own)
         if self.attack != "none":
             values["attack_settings"] = self._complete(find_attack(self.attack).settings, self.attack_settings)
         if self.protocol == "virtual-time":
             values["protocol_settings"] = self._complete(VirtualTimeSettings, self.protocol_settings)
+        if self.protocol == "regions":
+            top = self._complete(
+                find_defense(self.regions.top_defense).settings,
+                self.regions.top_defense_settings,
+                num_first=self.regions.num_regions,
+            )
+            values["protocol_settings"] = {
+                **self.regions.model_dump(mode="json"),
+                "top_defense_settings": _in_force(top),
+            }
         return values
 
     def cell_id(self) -> str:
@@ -242,14 +262,27 @@ class CellSettings(Settings):
         """SHA-256 of the files with the user's own defense, attack and partition, by name: who changes one of them has
         another cell. What these files import is not looked at.
         """
+        return {name: source_digest(found) for name, found in self._own().items()}
+
+    def typed(self) -> list[str]:
+        """Which of the user's own code this process alone has, because it was typed into a notebook or a script."""
+        return [name for name in self._own() if name.startswith(f"{MAIN}:")]
+
+    @property
+    def has_changed_unseen(self) -> bool:
+        """Whether the user's own code may be other than it was: it has no file, and may call what was typed anew."""
+        return any(source_file(found) is None for found in self._own().values())
+
+    def _own(self) -> dict[str, object]:
+        """The user's own code by name."""
         own: dict[str, object] = {}
         if self.defense not in DEFENSES:
-            own[self.defense] = find_defense(self.defense).make
+            own[self.defense] = find_own("defense", self.defense, DEFENSES)
         if self.attack != "none" and self.attack not in ATTACKS:
-            own[self.attack] = find_attack(self.attack).make
+            own[self.attack] = find_own("attack", self.attack, ATTACKS)
         if (partition := find_partition(self.partition)) is not None:
             own[self.partition] = partition
-        return {name: source_digest(found) for name, found in own.items()}
+        return {name: getattr(found, "make", found) for name, found in own.items()}
 
     def _check_minority(self) -> None:
         """Whether there is a class to hold, someone to hold it, and enough others to attack."""
@@ -274,12 +307,32 @@ class CellSettings(Settings):
                 f"{self.num_malicious}, and only {others} are outside the minority, which is honest"
             )
 
-    def _complete(self, cls: type[Settings], given: Mapping[str, Any]) -> dict[str, Any]:
+    def _check_regions(self) -> None:
+        """Whether the regions are of equal size, have room for the malicious, and need nothing that there is once."""
+        own = self.regions
+        if self.num_clients % own.num_regions:
+            raise SettingsError(
+                f"num_clients = {self.num_clients} is no multiple of num_regions = {own.num_regions}: regions are of"
+                " equal size"
+            )
+        if own.malicious_regions is not None:
+            room = own.malicious_regions * self.num_clients // own.num_regions
+            if own.malicious_regions > own.num_regions or self.num_malicious > room:
+                raise SettingsError(
+                    f"malicious_regions = {own.malicious_regions} of {own.num_regions} have room for {room} clients,"
+                    f" and {self.num_malicious} are malicious"
+                )
+        if {"reference", "score"} & set(find_defense(own.top_defense).needs):
+            raise SettingsError(f"top_defense = {own.top_defense!r} needs trusted data, which the top has none of")
+        if self.attack != "none" and find_attack(self.attack).needs_shadow:
+            raise SettingsError(f"attack {self.attack!r} replicates one server; with regions there are many")
+
+    def _complete(self, cls: type[Settings], given: Mapping[str, Any], num_first: int | None = None) -> dict[str, Any]:
         """The settings of a part. What the cell knows already, every defense is told, as the paper's server is."""
         facts = {
             "malicious_fraction": self.malicious_fraction,
             "num_classes": self.num_classes,
-            "num_first": self.num_clients,
+            "num_first": self.num_clients if num_first is None else num_first,
         }
         known = {key: value for key, value in facts.items() if key in cls.model_fields and value is not None}
         return cls(**{**known, **given}).model_dump(mode="json")
@@ -288,6 +341,10 @@ class CellSettings(Settings):
         """What to type to run this cell alone."""
         given, plain = self.complete(), CellSettings(dataset=self.dataset, defense=self.defense, attack=self.attack)
         usual = plain.complete()
+        if self.protocol != "paper":
+            usual["protocol_settings"] = plain.model_copy(update={"protocol": self.protocol}).complete()[
+                "protocol_settings"
+            ]
         words = ["secureafl lab run"]
         for name in ("dataset", "defense", "attack"):
             if given[name] != CellSettings.model_fields[name].default:
@@ -298,8 +355,24 @@ class CellSettings(Settings):
             if name in {"seed", *NOT_THE_RESULT} or value == usual.get(name, type(self).model_fields[name].default):
                 continue
             if isinstance(value, Mapping):
-                changes = {key: inner for key, inner in value.items() if usual[name].get(key) != inner}
+                changes = _changes(value, usual[name])
                 words += [f"--set {name}.{key}={json.dumps(inner)}" for key, inner in changes.items()]
             else:
                 words.append(f"--set {name}={json.dumps(value)}")
         return " ".join(words).replace('"', "")
+
+
+def _changes(given: Mapping[str, Any], usual: Mapping[str, Any]) -> dict[str, Any]:
+    """What differs from the usual; settings of parts under `part.key`."""
+    found: dict[str, Any] = {}
+    for key, value in given.items():
+        if isinstance(value, Mapping):
+            found |= {f"{key}.{inner}": own for inner, own in _changes(value, usual.get(key) or {}).items()}
+        elif key not in usual or usual[key] != value:
+            found[key] = value
+    return found
+
+
+def _in_force(own: Mapping[str, Any]) -> dict[str, Any]:
+    """A defense's settings without those that change nothing while they are off."""
+    return {key: value for key, value in own.items() if key not in OFF_BY_DEFAULT or value != OFF_BY_DEFAULT[key]}

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -20,10 +20,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from secureafl import __version__
-from secureafl.defenses.base import HasInfluence
 from secureafl.files import save_json, write_atomically
 from secureafl.lab.cells import scores
 from secureafl.lab.cells.build import Laboratory
+from secureafl.lab.simulation.regions import Regions, influence_of
 
 NUM_LAST = 5
 """Evaluations averaged at the end: single ones swing."""
@@ -55,7 +55,7 @@ def summary(
     lab: Laboratory, evaluations: Sequence[CellEvaluation], resumed_at: int, origin: Mapping[str, str]
 ) -> dict[str, Any]:
     """Everything about a run that fits on a page. Only `timing` and `provenance` differ between equal runs."""
-    simulation = lab.simulation
+    simulation, machine = lab.simulation, lab.simulation.machine
     columns = simulation.trace.columns()
     malicious = np.isin(columns["client"], np.array(sorted(lab.malicious), np.int64))
     if lab.settings.attack == "none":
@@ -71,6 +71,7 @@ def summary(
         "worst_class": worst_classes(last_mean(evaluations)),
         "detection": detection_summary(columns, malicious, lab.settings.num_clients),
         "fairness": fairness(lab, columns),
+        **({"regions": regions_summary(lab, machine)} if isinstance(machine, Regions) else {}),
         "reasons": count_reasons(simulation.trace.reasons, columns, malicious),
         "lipschitz": {
             "honest": factor_percentiles(columns["lipschitz_factor"][~malicious]),
@@ -145,14 +146,30 @@ def fairness(lab: Laboratory, columns: Mapping[str, npt.NDArray[Any]]) -> dict[s
         "lowest_honest_vote": None,
         "malicious_votes": None,
     }
-    machine = lab.simulation.machine
-    shares = machine.defense.influence(machine.model.params) if isinstance(machine.defense, HasInfluence) else None
+    shares = influence_of(lab.simulation.machine)
     if shares:
         votes = {int(client): share for client, share in shares.items()}
         of_honest = [votes.get(client, 0.0) for client in honest]
         found["lowest_honest_vote"] = min(of_honest) * n
         found["malicious_votes"] = sum(votes.values()) - sum(of_honest)  # also of names they took later
     return found
+
+
+def regions_summary(lab: Laboratory, regions: Regions) -> dict[str, Any]:
+    """What the top made of each region's reports, and how many of its clients attack."""
+    columns, num_regions = cast(dict[str, npt.NDArray[Any]], regions.reports.columns()), len(regions.regions)
+    attacked = lab.settings.attack != "none"
+    malicious = [regions.region_of(client) for client in lab.malicious] if attacked else []
+    return {
+        "num_reports": len(regions.reports),
+        "malicious_by_region": [malicious.count(place) for place in range(num_regions)],
+        "acceptance_by_region": scores.acceptance_by_client(
+            columns["client"], columns["accepted"], num_regions
+        ).tolist(),
+        "reasons": {
+            reason: int(np.sum(columns["reason"] == place)) for place, reason in enumerate(regions.reports.reasons)
+        },
+    }
 
 
 def main_class(lab: Laboratory, client: int) -> int:

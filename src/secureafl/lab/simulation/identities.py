@@ -11,6 +11,7 @@ from collections.abc import Collection, Mapping
 import numpy as np
 
 from secureafl.lab.simulation.protocols import Server
+from secureafl.lab.simulation.regions import Regions
 from secureafl.server import Machine, Ticket
 from secureafl.types import Array, ClientId, Model, StateDict, Vector, Verdict
 
@@ -18,7 +19,7 @@ from secureafl.types import Array, ClientId, Model, StateDict, Vector, Verdict
 class Identities:
     """Stands between a protocol and its server: issues each client's tickets under its present name."""
 
-    def __init__(self, machine: Machine, server: Server, num_clients: int) -> None:
+    def __init__(self, machine: Machine | Regions, server: Server, num_clients: int) -> None:
         self._machine = machine
         self._server = server
         self._client_of: dict[ClientId, ClientId] = {}

@@ -23,6 +23,7 @@ from secureafl.lab.arrays import Indices
 from secureafl.lab.attacks.attack import Attack, Batch, ChangesNames, TaskView, TriggerView, View, Watches
 from secureafl.lab.simulation.identities import Identities
 from secureafl.lab.simulation.protocols import ArrivalProtocol, Server
+from secureafl.lab.simulation.regions import Regions
 from secureafl.lab.simulation.trace import Trace
 from secureafl.lab.streams import stream
 from secureafl.server import Machine
@@ -85,7 +86,7 @@ class Simulation:
         *,
         task: TaskView,
         data: ClientData,
-        machine: Machine,
+        machine: Machine | Regions,
         protocol: ArrivalProtocol,
         seed: int,
         attacker: Attacker | None = None,

@@ -16,7 +16,7 @@ import secrets
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
@@ -32,7 +32,7 @@ from secureafl.server.record.entries import Event
 from secureafl.server.record.journal import Journal
 from secureafl.server.record.run import Run
 from secureafl.server.record.store import MODEL, Store
-from secureafl.types import NamedArrays, Reason, Vector, Verdict
+from secureafl.types import Model, NamedArrays, Reason, Vector, Verdict
 
 NONCE_BYTES = 16
 STANDING_SECONDS = 1.0  # how old the figures may be that are counted over all clients
@@ -128,6 +128,11 @@ class Federation:
         return self._stopped.is_set()
 
     @property
+    def model(self) -> Model:
+        """The present model."""
+        return self._machine.model
+
+    @property
     def seconds(self) -> float:
         """Time since the run began."""
         return self._run.seconds
@@ -138,19 +143,32 @@ class Federation:
         return self._run.journal
 
     def quarantined(self, client: str) -> bool:
-        """Whether this client sent so much that could not be judged that it gets no more work."""
-        return client in self._quarantine
+        """Whether this client gets no work: it sent too much that could not be judged, or has the name of the server
+        above."""
+        return client in self._quarantine or client == self.settings.upstream
 
     def assign(self, client: str) -> Assignment | None:
         """The present model for this client, under a new ticket; None if the run is over or it is quarantined."""
         if self.stopped or self.quarantined(client):
             return None
+        return self._hand_out(client)
+
+    def _hand_out(self, client: str) -> Assignment | None:
         with self._lock:
             if self.stopped:  # a write that failed in the meantime
                 return None
             ticket = self._run.issue(client)
             params = self._machine.model_of(ticket).params
         return Assignment(ticket.number, client, ticket.version, params, secrets.token_bytes(NONCE_BYTES))
+
+    def follow(self, move: Vector) -> Future[Verdict]:
+        """Queue a move of the server above, which the model follows whole. The future resolves once it is on record."""
+        if self.settings.upstream is None:
+            raise SettingsError("no server is above this one: set upstream to the name it shall have on record")
+        assignment = self._hand_out(self.settings.upstream)
+        if assignment is None:
+            raise FederationError("the run is over: there is nothing that could follow the server above")
+        return self.deliver(assignment, move)
 
     def deliver(self, assignment: Assignment, update: Vector | Reason) -> Future[Verdict]:
         """Queue a client's update: its update, or why there is none in it. The future resolves once it was judged."""
@@ -189,6 +207,15 @@ class Federation:
     def close(self) -> None:
         """Make the journal durable and let go of the run's files. Call it once no engine thread is left."""
         self._run.close()
+
+    def keep_file(self, name: str, content: bytes | Iterable[bytes | memoryview]) -> None:
+        """Keep a file with the run; nothing is kept of a run in memory."""
+        if (store := self._run.store) is None:
+            return
+        try:
+            store.files.write(name, [content] if isinstance(content, bytes) else content)
+        except OSError as error:
+            raise self.journal.fail(f"cannot write {store.files.where(name)}: {error.strerror}") from None
 
     def status(self) -> Status:
         """Where the run stands now."""
@@ -336,12 +363,7 @@ class Federation:
         return Result(arrays, model.version, seconds, self._verdicts, evaluations)
 
     def _save(self, arrays: NamedArrays) -> None:
-        if (store := self._run.store) is None:
-            return
-        try:
-            store.files.write(MODEL, safetensors_parts(arrays))
-        except OSError as error:
-            raise self.journal.fail(f"cannot write {store.files.where(MODEL)}: {error.strerror}") from None
+        self.keep_file(MODEL, safetensors_parts(arrays))
 
     def _raise_failure(self) -> None:
         """If a part of the server failed, write down why and raise."""

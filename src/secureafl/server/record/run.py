@@ -24,8 +24,10 @@ from pydantic import Field
 from secureafl.errors import RowsError, StoreError
 from secureafl.server.machine import Machine, Ticket
 from secureafl.server.record.address import LEASE_SECONDS, Place, PlaceSetting, store_of
+from secureafl.server.record.chain import Head
 from secureafl.server.record.entries import Entry, Event
 from secureafl.server.record.observer import RunObserver
+from secureafl.server.record.resumption import resumed
 from secureafl.server.record.snapshots import Snapshots
 from secureafl.server.record.sqlite import create_journal
 from secureafl.server.record.store import RunHold, Store
@@ -63,10 +65,17 @@ class StoreSettings(Settings):
     lease_seconds: float = Field(LEASE_SECONDS, ge=1.0)
     """In a database: how long the server that leads the run keeps the lead without renewing it. It renews four times as
     often, and stops itself after four fifths of this if it cannot. Another server takes over no sooner."""
+    database_patience: float = Field(0.0, ge=0.0)
+    """In a database: how many seconds a server that cannot reach it waits before it stops. Meanwhile it hands out and
+    acknowledges nothing, and it goes on only if no other server has taken the lease. 0 stops at the first failure."""
 
     def store(self) -> Store | None:
         """Where the run is kept; None if that is in memory."""
-        return None if self.run_dir is None else store_of(self.run_dir, lease_seconds=self.lease_seconds)
+        return (
+            None
+            if self.run_dir is None
+            else store_of(self.run_dir, lease_seconds=self.lease_seconds, patience=self.database_patience)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,16 +141,23 @@ class Run:
         facts: Mapping[str, object] | None = None,
         clock: Callable[[], float] = time.monotonic,
         store: Store | None = None,
+        repeated: Head | None = None,
     ) -> Run:
-        """Go on from the last durable arrival of the run in `settings.run_dir`; `machine` is as at its start."""
+        """Go on from the last durable arrival of the run in `settings.run_dir`; `machine` is as at its start, or has
+        gone through all rows up to `repeated`, which the caller has checked.
+        """
         store = _to_resume(settings.run_dir, store or settings.store())
         run = cls.__new__(cls)
         run._set_up(machine, settings, clock, store)
         try:
-            run.journal = store.open()
+            run.journal = store.open(known=repeated)
             try:
-                run._compare(run._facts(facts))
-                run._restore()
+                now = run._facts(facts)
+                if repeated is not None:
+                    del now["first model"]  # the machine is past it
+                run._compare(now)
+                run._restore(repeated)
+                resumed(store)
             except BaseException:
                 run.journal.close()
                 raise
@@ -335,8 +351,8 @@ class Run:
         fits = update.dtype == np.float32 and update.shape == self.machine.model.params.shape
         return update.tobytes() if fits else None
 
-    def _restore(self) -> None:
-        covered, remarks = self._load_snapshot()
+    def _restore(self, repeated: Head | None) -> None:
+        covered, remarks = self._load_snapshot() if repeated is None else (repeated.number, [])
         if covered < self.journal.forgotten:
             raise StoreError(
                 f"{self.settings.run_dir}: no snapshot is intact, and rows 1 to {self.journal.forgotten} were forgotten"

@@ -221,9 +221,9 @@ def _disk(run_dir: Place | None) -> dict[str, float]:
 class MetricsServer:
     """Answers scrapes on threads of its own until it is closed."""
 
-    def __init__(self, telemetry: Telemetry, *, host: str, port: int, run_dir: Place | None) -> None:
+    def __init__(self, collector: Collector, *, host: str, port: int) -> None:
         registry = CollectorRegistry()
-        registry.register(TelemetryCollector(telemetry, run_dir))
+        registry.register(collector)
         ProcessCollector(registry=registry)
         try:
             self._server = BoundedServer(host, port)

@@ -1,0 +1,1 @@
+"""Logistic regression on synthetic data, in two regions below one top."""
