@@ -61,6 +61,7 @@ class LightNode(threading.Thread):
         self._address, self._stop_event = address, stop
         self.connected = threading.Event()
         self.num_replies = 0
+        self.num_pulls = 0
 
     def run(self) -> None:
         from flwr.supercore.run import RunNotRunningException
@@ -72,6 +73,7 @@ class LightNode(threading.Thread):
             while not self._stop_event.is_set():
                 try:
                     received = receive()
+                    self.num_pulls += 1
                     if received is not None:
                         self._reply(*received, send, pull, push, confirm)
                         self.num_replies += 1
@@ -137,11 +139,15 @@ def spent(before: Mapping[str, float], after: Mapping[str, float], seconds: floa
     return {"core_share": used / seconds, "cpu_seconds": used, **{k: v for k, v in after.items() if k != "cpu"}}
 
 
-def observe(front: Any, seconds: float, count: Any) -> dict[str, Any]:
-    """Watch the front for a while; `front()` lists its processes by part, `count()` the updates so far."""
+def observe(front: Any, seconds: float, count: Any, at_least: int = 0) -> dict[str, Any]:
+    """Watch the front so long, and until so many updates came, but never six times as long. `front()` lists its
+    processes by part, `count()` the updates so far.
+    """
     began, num_before = time.monotonic(), count()
     before = {name: usage(pids) for name, pids in front().items()}
     time.sleep(seconds)
+    while count() - num_before < at_least and time.monotonic() - began < 6.0 * seconds:
+        time.sleep(0.2)
     took, num_updates = time.monotonic() - began, count() - num_before
     found: dict[str, Any] = {
         name: spent(before.get(name, usage([])), usage(pids), took) for name, pids in front().items()
@@ -169,13 +175,18 @@ def flower(num_nodes: int, seconds: float) -> dict[str, Any]:
                 for part, words in names.items()
             }
 
-        empty = usage(front()["superlink"])
+        alone = observe(front, seconds, lambda: 0)
         for node in nodes:
             node.start()
         for node in nodes:
             if not node.connected.wait(120.0):
                 raise SystemExit(f"a node was not connected after 120 s; {num_nodes} may be too many for this machine")
-        found: dict[str, Any] = {"superlink_alone": empty, "idle": observe(front, seconds, lambda: 0)}
+        num_pulls = sum(node.num_pulls for node in nodes)
+        idle = observe(front, seconds, lambda: 0)
+        idle["pulls"] = sum(node.num_pulls for node in nodes) - num_pulls
+        extra = idle["superlink"]["cpu_seconds"] - alone["superlink"]["core_share"] * idle["seconds"]
+        idle["cpu_seconds_per_pull"] = extra / max(1, idle["pulls"])
+        found: dict[str, Any] = {"alone": alone, "idle": idle}
         for name, places in {"paced": PLACES, "working": num_nodes}.items():
             run_dir = directory / name
             config: flower_processes.Config = {
@@ -188,7 +199,7 @@ def flower(num_nodes: int, seconds: float) -> dict[str, Any]:
             began = sum(node.num_replies for node in nodes)
             while sum(node.num_replies for node in nodes) < began + places:
                 time.sleep(0.5)
-            found[name] = observe(front, seconds, lambda: sum(node.num_replies for node in nodes))
+            found[name] = observe(front, seconds, lambda: sum(node.num_replies for node in nodes), 2 * places)
             engine.end_server()
             while engine.server_process() is not None:
                 time.sleep(0.5)
@@ -320,7 +331,6 @@ def machine() -> dict[str, Any]:
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     return {
         "cores": os.cpu_count(),
-        "cores_used": len(os.sched_getaffinity(0)),
         "memory_gib": round(memory, 1),
         "load_average": os.getloadavg()[0],
     }

@@ -102,6 +102,20 @@ def test_the_top_judges_regions_and_a_region_its_clients() -> None:
     assert sum(shares[ClientId(client)] for client in (0, *range(24, 32))) < 0.01
 
 
+@pytest.mark.parametrize(("each", "length", "rejected"), [(4, -1, False), (8, -1, True), (4, -30, True)])
+def test_a_region_of_four_is_too_small_to_tell_who_points_the_wrong_way(each: int, length: int, rejected: bool) -> None:
+    regions, rng = federation("secureafl", each=each, report_every=1000, dim=10), np.random.default_rng(0)
+    pull, accepted = rng.standard_normal(10), []
+    for _ in range(400):
+        client = ClientId(int(rng.integers(each)))  # all of the first region
+        delta: Vector = (pull * (length if client == 0 else 1) + 0.3 * rng.standard_normal(10)).astype(np.float32)
+        verdict = regions.receive(regions.issue(client).number, delta)
+        if client == 0:
+            accepted.append(verdict.accepted)
+    share = sum(accepted) / len(accepted)
+    assert share < 0.1 if rejected else share > 0.9
+
+
 def test_it_goes_on_bit_for_bit() -> None:
     one, other = federation("secureafl"), federation("secureafl")
 
