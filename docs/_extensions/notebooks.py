@@ -23,7 +23,10 @@ def _cell(cell: dict[str, Any]) -> str:
     source = "".join(cell["source"])
     if cell["cell_type"] == "markdown":
         return LINK.sub(_link, source)
-    return "\n\n".join([f"```python\n{source}\n```", *map(_output, cell["outputs"])])
+    if source.startswith("!"):  # what a notebook hands to the shell
+        source = "\n".join(line.replace("!", "$ ", 1) for line in source.splitlines())
+    language = "console" if source.startswith("$ ") else "python"
+    return "\n\n".join([f"```{language}\n{source}\n```", *map(_output, cell["outputs"])])
 
 
 def _link(found: re.Match[str]) -> str:
