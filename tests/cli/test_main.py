@@ -24,7 +24,7 @@ runner = CliRunner()
 def test_help_says_what_it_is_and_where_to_start() -> None:
     result = runner.invoke(app, ["--help"])
     assert result.exit_code == 0
-    assert "some clients are malicious" in result.output
+    assert "some clients are malicious" in " ".join(result.output.split())
     assert "secureafl defenses" in result.output
 
 

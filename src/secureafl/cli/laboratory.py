@@ -14,8 +14,8 @@ import typer
 from rich.table import Table
 
 from secureafl.errors import SettingsError
+from secureafl.fitted import PlainConsole
 from secureafl.settings import read_assignments
-from secureafl.tables import PlainConsole
 
 if TYPE_CHECKING:
     from secureafl.lab.cells.cell import CellSettings

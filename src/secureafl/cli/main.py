@@ -22,6 +22,7 @@ from secureafl.cli.laboratory import app as lab
 from secureafl.cli.new import NEXT, Engine, create_app
 from secureafl.defenses import DEFENSES, DefenseEntry, find_defense
 from secureafl.errors import SettingsError
+from secureafl.fitted import FittedTable, PlainConsole
 from secureafl.plugins import installed, load_object
 from secureafl.server.record.address import Place, parse_place, store_of
 from secureafl.server.record.entries import Event
@@ -35,7 +36,6 @@ from secureafl.server.review.notices import ADVICE, notices, said_of
 from secureafl.server.review.opened import RecordedRun
 from secureafl.server.review.replay import compare
 from secureafl.settings import Settings, read_assignments
-from secureafl.tables import FittedTable, PlainConsole
 from secureafl.text import csv_cell, one_line, visible
 from secureafl.types import Vector
 

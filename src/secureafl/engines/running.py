@@ -16,6 +16,7 @@ from secureafl.engines.batch_norm import running_statistics_warning
 from secureafl.engines.engine_settings import EngineSettings
 from secureafl.engines.regions import RegionFolder, Uplink
 from secureafl.engines.reporting import check_reporting, reporting
+from secureafl.fitted import PlainConsole
 from secureafl.layout import Layout
 from secureafl.server import Federation, Machine, Result
 from secureafl.server.live.evaluation import Evaluate
@@ -23,7 +24,6 @@ from secureafl.server.record.names import NAMES, ClientNames, read_names
 from secureafl.server.record.resumption import is_asked_to_resume
 from secureafl.server.record.run import Origin
 from secureafl.server.report.progress import Progress, closing_table
-from secureafl.tables import PlainConsole
 from secureafl.types import NamedArrays
 
 

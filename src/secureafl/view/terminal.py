@@ -13,10 +13,10 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from secureafl.fitted import FittedTable
 from secureafl.server.record.address import Place
 from secureafl.server.record.store import StandbyReport
 from secureafl.server.review.notices import ADVICE, notices
-from secureafl.tables import FittedTable
 from secureafl.text import one_line, visible
 from secureafl.view.arrivals import Numbers
 from secureafl.view.charts import intervals, points

@@ -8,10 +8,10 @@ from rich.console import Console
 from rich.markup import escape
 from rich.text import Text
 
+from secureafl.fitted import FittedTable
 from secureafl.server.live.federation import Result, Status
 from secureafl.server.record.address import Place
 from secureafl.server.record.names import ClientNames
-from secureafl.tables import FittedTable
 from secureafl.text import one_line
 from secureafl.types import UNJUDGED, Reason
 

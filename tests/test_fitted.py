@@ -4,7 +4,7 @@ import pytest
 from rich.console import Console
 from rich.text import Text
 
-from secureafl.tables import UNLIMITED, FittedTable, PlainConsole
+from secureafl.fitted import UNLIMITED, FittedTable, PlainConsole
 
 ID = "7345310127518283649"
 
