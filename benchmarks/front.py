@@ -2,6 +2,7 @@
 
     python benchmarks/front.py flower 4 16 64          # one SuperLink, so many nodes
     python benchmarks/front.py nvflare 2 4             # one NVFlare server, so many sites
+    python benchmarks/front.py sessions 1000 10000     # our own share of idle clients, without an engine
     python benchmarks/front.py simulation 200 --updates 400      # Flower's simulation engine, virtual nodes
     python benchmarks/front.py simulation 10000 --updates 20000  # at full size
 
@@ -38,6 +39,10 @@ from tests.end_to_end import flower_processes, nvflare_processes  # noqa: E402
 from tests.end_to_end.child_processes import HOST, command_line  # noqa: E402
 from tests.end_to_end.journals import read_journal  # noqa: E402
 
+from secureafl import Layout, Machine  # noqa: E402
+from secureafl.engines.engine_settings import EngineSettings  # noqa: E402
+from secureafl.engines.sessions import Pace, SessionPool  # noqa: E402
+from secureafl.server import Assignment, Federation  # noqa: E402
 from secureafl.server.record.entries import Entry, Event  # noqa: E402
 
 FLOWER_APP = ROOT / "tests" / "end_to_end" / "flower_app"
@@ -179,13 +184,14 @@ def flower(num_nodes: int, seconds: float) -> dict[str, Any]:
                 "secureafl.min-nodes": num_nodes,
                 "secureafl.max-in-flight": places,
             }
-            run_id = engine.submit(FLOWER_APP, config)
+            engine.submit(FLOWER_APP, config)
             began = sum(node.num_replies for node in nodes)
             while sum(node.num_replies for node in nodes) < began + places:
                 time.sleep(0.5)
             found[name] = observe(front, seconds, lambda: sum(node.num_replies for node in nodes))
             engine.end_server()
-            engine.wait(run_id, timeout=120.0)
+            while engine.server_process() is not None:
+                time.sleep(0.5)
         stop.set()
         return found
 
@@ -259,6 +265,56 @@ def simulation(num_nodes: int, num_updates: int, places: int) -> dict[str, Any]:
         }
 
 
+class IdleClients:
+    """A carrier with clients that are there and never answer."""
+
+    def __init__(self, num_clients: int) -> None:
+        self._names = [str(10**18 + 7 * number) for number in range(num_clients)]  # as long as Flower's
+
+    def present(self) -> list[str]:
+        return list(self._names)
+
+    def send(self, assignment: Assignment) -> int:
+        return assignment.ticket
+
+    def fetch(self, handle: int, assignment: Assignment) -> None:
+        return None
+
+    def close(self) -> None:
+        """Nothing to let go of."""
+
+
+def sessions(num_clients: int) -> dict[str, Any]:
+    """Processor time of taking clients in, and of looking for new ones while all but eight are idle."""
+    now, passes = 0.0, []
+    with tempfile.TemporaryDirectory() as folder:
+        settings = EngineSettings(run_dir=Path(folder) / "run", max_in_flight=8)
+        layout = Layout.of({"w": np.zeros(DIM, np.float32)})
+        machine = Machine(settings.make_defense(DIM), np.zeros(DIM, np.float32), settings.machine())
+        federation = Federation(machine, layout, settings)
+        pace = Pace(min_clients=num_clients, num_workers=0, poll_seconds=0.05, max_poll_seconds=5.0)
+        memory = usage([os.getpid()])["memory_mb"]
+        pool = SessionPool(IdleClients(num_clients), federation, settings, pace, clock=lambda: now)
+        began = time.process_time()
+        pool.advance()
+        taken_in = time.process_time() - began
+        for _ in range(5):
+            now += settings.discovery_seconds
+            began = time.process_time()
+            pool.advance()
+            passes.append(time.process_time() - began)
+        memory = usage([os.getpid()])["memory_mb"] - memory
+        pool.close()
+        federation.close()
+    return {
+        "cpu_seconds_to_take_in": taken_in,
+        "cpu_microseconds_to_take_in_each": 1e6 * taken_in / num_clients,
+        "cpu_seconds_per_discovery": min(passes),
+        "core_share_while_idle": min(passes) / settings.discovery_seconds,
+        "memory_kb_each": 1e3 * memory / num_clients,
+    }
+
+
 def machine() -> dict[str, Any]:
     """What this was measured on."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
@@ -272,7 +328,7 @@ def machine() -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("engine", choices=("flower", "nvflare", "simulation"))
+    parser.add_argument("engine", choices=("flower", "nvflare", "sessions", "simulation"))
     parser.add_argument("nodes", type=int, nargs="+")
     parser.add_argument("--seconds", type=float, default=20.0, help="how long each state is watched")
     parser.add_argument("--updates", type=int, default=400, help="simulation: updates until the run ends")
@@ -283,6 +339,8 @@ def main() -> None:
             found = flower(number, given.seconds)
         elif given.engine == "nvflare":
             found = nvflare(number, given.seconds)
+        elif given.engine == "sessions":
+            found = sessions(number)
         else:
             found = simulation(number, given.updates, given.places)
         entry = {**about(), "machine": machine(), **found}

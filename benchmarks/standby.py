@@ -132,7 +132,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true")
     quick = parser.parse_args().quick
     with tempfile.TemporaryDirectory(prefix="secureafl-") as folder, running(fsync=True) as postgres:
-        found = measure(postgres, Path(folder), *((3, 20) if quick else (11, 30)))
+        found = measure(postgres, Path(folder), *((3, 20) if quick else (9, 30)))
     table = Table("", "of the folder's arrivals per second", title=f"{DIM:,} parameters, {NUM_CLIENTS} clients")
     for name, share in found["of the folder's arrivals per second"].items():
         table.add_row(name, f"{share:.2f}")

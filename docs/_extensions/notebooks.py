@@ -10,6 +10,7 @@ from typing import Any
 
 FOLDER = Path(__file__).parents[2] / "examples" / "notebooks"
 STYLE = re.compile(r"<style.*?</style>\s*", re.DOTALL)
+TABLE, STYLED = re.compile(r"<table[^>]*>"), '<table class="docutils">'
 LINK = re.compile(r"\]\((?!\w+:)([^)\s]+)\)")
 
 
@@ -23,10 +24,14 @@ def _cell(cell: dict[str, Any]) -> str:
     source = "".join(cell["source"])
     if cell["cell_type"] == "markdown":
         return LINK.sub(_link, source)
-    if source.startswith("!"):  # what a notebook hands to the shell
-        source = "\n".join(line.replace("!", "$ ", 1) for line in source.splitlines())
-    language = "console" if source.startswith("$ ") else "python"
-    return "\n\n".join([f"```{language}\n{source}\n```", *map(_output, cell["outputs"])])
+    return "\n\n".join([_code(source), *map(_output, cell["outputs"])])
+
+
+def _code(source: str) -> str:
+    """A cell's code; lines that begin with an exclamation mark are typed into a shell."""
+    if all(line.startswith("!") for line in source.splitlines()):
+        return "```console\n" + "\n".join(f"$ {line[1:]}" for line in source.splitlines()) + "\n```"
+    return f"```python\n{source}\n```"
 
 
 def _link(found: re.Match[str]) -> str:
@@ -42,7 +47,7 @@ def _output(output: dict[str, Any]) -> str:
         return f'<img alt="{_words(data)}" src="data:image/png;base64,{picture}">'
     if "text/html" in data:
         markup = STYLE.sub("", "".join(data["text/html"])).replace("\n\n", "\n")
-        return f'<div class="notebook-table">\n{markup}\n</div>'
+        return f'<div class="table-wrapper">\n{TABLE.sub(STYLED, markup)}\n</div>'
     text = "".join(data.get("text/plain", output.get("text", ""))).rstrip()
     return f"```text\n{text}\n```"
 

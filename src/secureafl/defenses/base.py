@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 
 from secureafl import kernels
 from secureafl.text import in_bytes
-from secureafl.types import Array, ClientId, Model, StateDict, Update, Vector, Verdict
+from secureafl.types import Array, ArrayInRows, ClientId, Model, StateDict, StateView, Update, Vector, Verdict
 
 
 @runtime_checkable
@@ -84,6 +84,14 @@ class SaysMemory(Protocol):
 
 
 @runtime_checkable
+class ViewsState(Protocol):
+    """A defense whose state may be larger than memory has another way to save it."""
+
+    def state_view(self) -> StateView:
+        """As `state_dict`, but large arrays are read row by row when they are written. Good until the next step."""
+
+
+@runtime_checkable
 class ExcludesClients(Protocol):
     """A defense that takes some clients' votes away may say whose."""
 
@@ -143,7 +151,10 @@ def staleness(update: Update, model: Model) -> int:
     return model.version - update.base.version
 
 
-def scoped(prefix: str, state: Mapping[str, Array]) -> StateDict:
+Kept = TypeVar("Kept", bound=Array | ArrayInRows)
+
+
+def scoped(prefix: str, state: Mapping[str, Kept]) -> dict[str, Kept]:
     """The state dictionary of a part, its keys marked `prefix.` inside that of the whole."""
     return {f"{prefix}.{key}": value for key, value in state.items()}
 

@@ -160,10 +160,12 @@ class SessionPool(Generic[Handle]):
         except Exception as error:  # the engine's trouble must not end the run
             self._federation.note("", Event.ENGINE_TROUBLE, describe(error))
             present = set()
-        present = {client for client in present if self._has_name(client)}
+        unknown = present - self._sessions.keys()  # idle clients that are known cost no more than this
+        nameless = {client for client in unknown if not self._has_name(client)}
+        present -= nameless
         self._begun = self._begun or len(present) >= self._pace.min_clients
         if self._begun:
-            self._take_in(sorted(present - self._sessions.keys()))
+            self._take_in(sorted(unknown - nameless))
         self._stop_if_none_is_left(present)
 
     def _stop_if_none_is_left(self, present: Collection[str]) -> None:

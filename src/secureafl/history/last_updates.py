@@ -17,7 +17,7 @@ from secureafl import kernels
 from secureafl.errors import StateError
 from secureafl.history.stores import MemoryRows, RowStore
 from secureafl.kernels.halves import HalfType, from_half, mixed, to_half
-from secureafl.types import Array, ClientId, StateDict, Vector
+from secureafl.types import Array, ClientId, StateDict, StateView, Vector
 
 RowType: TypeAlias = Literal["float32"] | HalfType
 
@@ -39,6 +39,7 @@ class Row:
     square       |delta|^2
     sketch       of delta
     base_sketch  of the model that the update was made for
+    written      which write this is of, counted over all clients
     """
 
     place: int
@@ -46,6 +47,32 @@ class Row:
     square: float
     sketch: Vector
     base_sketch: Vector
+    written: int = 0
+
+
+class KeptRows:
+    """(n, d) the rows of all clients as they are kept, each read when it is asked for."""
+
+    def __init__(self, store: RowStore, rows: list[Row], dim: int, dtype: np.dtype[np.generic]) -> None:
+        self._store = store
+        self._rows = rows
+        self.shape = (len(rows), dim)
+        self.dtype = dtype
+        self.nbytes = len(rows) * dim * dtype.itemsize
+        self.tags = [row.written for row in rows]
+
+    def __getitem__(self, number: int) -> Array:
+        return self._store.read(self._rows[number].place)
+
+    def parts(self) -> Iterator[memoryview]:
+        return (self[number].data.cast("B") for number in range(len(self._rows)))
+
+    def whole(self) -> Array:
+        """All of them in memory."""
+        found = np.empty(self.shape, self.dtype)
+        for number in range(len(found)):
+            found[number] = self[number]
+        return found
 
 
 class Fitted(NamedTuple):
@@ -70,6 +97,7 @@ class LastUpdates:
         self.store = MemoryRows() if store is None else store
         self._rows: dict[ClientId, Row] = {}
         self._free: list[int] = []
+        self._num_writes = 0
         self._last_read: tuple[ClientId, Vector] | None = None
 
     def __len__(self) -> int:
@@ -125,7 +153,7 @@ class LastUpdates:
     def write(self, client: ClientId, vector: Vector, fitted: Fitted) -> None:
         """Keep this vector, which has the fitted values now."""
         row = self._rows[client]
-        row.scale = fitted.scale
+        row.scale, row.written = fitted.scale, self._next_write()
         self.store.write(row.place, vector if fitted.kept is None else fitted.kept)
         self._last_read = None
 
@@ -141,15 +169,24 @@ class LastUpdates:
             self._free.append(row.place)
             self.store.drop(row.place)
 
+    def _next_write(self) -> int:
+        self._num_writes += 1
+        return self._num_writes
+
     def state_dict(self) -> StateDict:
+        rows = KeptRows(self.store, list(self._rows.values()), self.dim, KEPT_AS[self.kind])
+        return {**self._small_state(), "rows": rows.whole()}
+
+    def state_view(self) -> StateView:
+        """The same, with rows that are read when they are written: good until the next step."""
+        rows = KeptRows(self.store, list(self._rows.values()), self.dim, KEPT_AS[self.kind])
+        return {**self._small_state(), "rows": rows}
+
+    def _small_state(self) -> StateDict:
         rows = list(self._rows.values())
         width = len(rows[0].base_sketch) if rows else 0
-        kept = np.empty((len(rows), self.dim), KEPT_AS[self.kind])
-        for number, row in enumerate(rows):
-            kept[number] = self.store.read(row.place)
         return {
             "clients": np.array(self.clients, np.int64),
-            "rows": kept,
             "squares": np.array([row.square for row in rows], np.float64),
             "sketches": np.array([row.sketch for row in rows], np.float32).reshape(len(rows), width),
             "base_sketches": np.array([row.base_sketch for row in rows], np.float32).reshape(len(rows), width),
@@ -169,8 +206,9 @@ class LastUpdates:
         self._rows, self._free, self._last_read = {}, [], None
         for place, client in enumerate(clients):
             sketch, base_sketch = sketches[place].copy(), base_sketches[place].copy()
-            self.store.write(place, kept[place].copy())
-            self._rows[ClientId(client)] = Row(place, scales[place], squares[place], sketch, base_sketch)
+            self.store.write(place, np.array(kept[place]))
+            written = self._next_write()
+            self._rows[ClientId(client)] = Row(place, scales[place], squares[place], sketch, base_sketch, written)
 
     def _decoded(self, kept: Array, scale: float) -> Vector:
         if self.kind == "float32":

@@ -97,5 +97,7 @@ class FederationSettings(StoreSettings, RowSettings):
 
     def row_settings(self) -> RowSettings:
         """Where rows lie: by default in the run's own folder, if they lie in a file."""
-        own_folder = self.run_dir if isinstance(self.run_dir, Path) and self.rows == "mapped" else None
-        return RowSettings(rows=self.rows, rows_dir=self.rows_dir or own_folder)
+        chosen = {name: getattr(self, name) for name in RowSettings.model_fields}
+        if self.rows == "mapped" and self.rows_dir is None and isinstance(self.run_dir, Path):
+            chosen["rows_dir"] = self.run_dir
+        return RowSettings(**chosen)

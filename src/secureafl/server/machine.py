@@ -29,13 +29,26 @@ from secureafl.defenses.base import (
     Defense,
     MeetsClients,
     SaysMemory,
+    ViewsState,
     norm,
     scoped,
     unscoped,
 )
 from secureafl.errors import SecureAFLError, SettingsError, StateError
 from secureafl.settings import Settings
-from secureafl.types import UNJUDGED, Array, ClientId, Model, Reason, StateDict, Update, Vector, Verdict, refuse
+from secureafl.types import (
+    UNJUDGED,
+    Array,
+    ClientId,
+    Model,
+    Reason,
+    StateDict,
+    StateView,
+    Update,
+    Vector,
+    Verdict,
+    refuse,
+)
 
 _WHOLE = np.float32(1.0)
 """The server above is followed the whole way."""
@@ -220,6 +233,14 @@ class Machine:
 
     def state_dict(self) -> StateDict:
         """Everything, so that an equally configured machine goes on bit for bit."""
+        return {**self._own_state(), **scoped("defense", self.defense.state_dict())}
+
+    def state_view(self) -> StateView:
+        """The same, of which the defense may read some when it is written: good until the next arrival."""
+        kept = self.defense.state_view() if isinstance(self.defense, ViewsState) else self.defense.state_dict()
+        return {**self._own_state(), **scoped("defense", {**kept})}
+
+    def _own_state(self) -> StateDict:
         versions = self.held_versions
         distinct = {id(self._held[v].params): self._held[v].params for v in versions}
         places = {key: place for place, key in enumerate(distinct)}
@@ -233,7 +254,6 @@ class Machine:
             "params": np.stack(list(distinct.values())),
             "average": self._average.copy(),
             "names": np.frombuffer(json.dumps(self._names).encode(), np.uint8).copy(),
-            **scoped("defense", self.defense.state_dict()),
         }
 
     def load_state_dict(self, state: Mapping[str, Array]) -> None:

@@ -19,7 +19,7 @@ from secureafl.defenses.secureafl.passes import OverEveryone, OverSender, Passes
 from secureafl.defenses.secureafl.stages import Arrival, Stage, Stages
 from secureafl.errors import SettingsError, StateError
 from secureafl.history import History, LastUpdates
-from secureafl.types import Array, ClientId, Model, Reason, StateDict, Update, Vector, Verdict, refuse
+from secureafl.types import Array, ClientId, Model, Reason, StateDict, StateView, Update, Vector, Verdict, refuse
 
 
 class Pipeline:
@@ -111,6 +111,13 @@ class Pipeline:
         state: StateDict = {"num_arrivals": np.array(self._num_arrivals, np.int64), **self.passes.state_dict()}
         for name, stage in self._named.items():
             state |= scoped(name, stage.state_dict())
+        return state
+
+    def state_view(self) -> StateView:
+        """The same, with rows of clients that are read when they are written: good until the next step."""
+        state: StateView = {"num_arrivals": np.array(self._num_arrivals, np.int64), **self.passes.state_dict()}
+        for name, stage in self._named.items():
+            state |= scoped(name, stage.state_view())
         return state
 
     def load_state_dict(self, state: Mapping[str, Array]) -> None:

@@ -52,7 +52,10 @@ class StoreSettings(Settings):
     snapshot_every: int = Field(1000, ge=1)
     """Arrivals between two snapshots."""
     keep_snapshots: int = Field(2, ge=1)
-    """Newest snapshots kept; more than one, so that a damaged one can be passed over."""
+    """Newest full snapshots kept, with what builds on them; more than one, so that a damaged one can be passed over."""
+    full_snapshot_every: int = Field(1, ge=1)
+    """One of so many snapshots is full. The others hold what changed since the last, if that is less than half of the
+    state: with many clients, and few heard between two snapshots, they are written sooner. 1 for full ones only."""
     max_journal_bytes: int | None = Field(None, ge=0)
     """Updates kept at most: beyond, those behind the oldest snapshot are forgotten. None keeps all, as replay needs."""
     keep_rows: int | None = Field(None, ge=1)
@@ -177,7 +180,7 @@ class Run:
         self._snapshots: Snapshots | None = None
         if self.store is not None:
             self._hold = self.store.hold()
-            self._snapshots = Snapshots(self.store.files)
+            self._snapshots = Snapshots(self.store.files, settings.full_snapshot_every)
 
     def _let_go(self) -> None:
         if self._hold is not None:
@@ -297,9 +300,9 @@ class Run:
         began = self._clock()
         self.journal.commit()
         try:
-            digest = self._snapshots.write(self.machine.model.version, self.machine.state_dict())
+            digest = self._snapshots.write(self.machine.model.version, self.machine.state_view())
             self._write(self._entry("", Event.SNAPSHOT, digest))
-            kept = self.journal.snapshots()[: self.settings.keep_snapshots]
+            kept = self._snapshots.newest(self.journal.snapshots(), self.settings.keep_snapshots)
             self._snapshots.keep_only([(version, sha256) for version, _, sha256 in kept])
         except OSError as error:
             raise self.journal.fail(f"cannot write a snapshot to {self.settings.run_dir}: {error.strerror}") from None

@@ -25,7 +25,7 @@ from secureafl.defenses.secureafl.columns import Column
 from secureafl.defenses.secureafl.stages import Combiner
 from secureafl.errors import StateError
 from secureafl.history import LastUpdates, RowStore, RowType
-from secureafl.types import Array, ClientId, StateDict, Vector
+from secureafl.types import Array, ClientId, StateDict, StateView, Vector
 
 MAX_VOTES = 1 << 20
 """So many updates of the greatest length, all in one coordinate, can be added up."""
@@ -154,13 +154,18 @@ class RunningMean(Combiner):
         self.rows.drop(client)
 
     def state_dict(self) -> StateDict:
+        return {**self._own_state(), **scoped("rows", self.rows.state_dict())}
+
+    def state_view(self) -> StateView:
+        return {**self._own_state(), **scoped("rows", self.rows.state_view())}
+
+    def _own_state(self) -> StateDict:
         return {
             "votes": self._votes.copy(),
             "weights": np.array(list(self._weights.items()), np.int64).reshape(-1, 2),
             "to_visit": np.array(self._to_visit, np.int64),
             "mean": self.mean.copy(),
             "met": self._met.clients(),
-            **scoped("rows", self.rows.state_dict()),
         }
 
     def load_state_dict(self, state: Mapping[str, Array]) -> None:

@@ -126,8 +126,13 @@ LOCAL_TRAINING: Sequence[Mapping[str, Any]] = (
 these is one over the usual staleness."""
 COMPARED = ("asyncsgd", "fedbuff", "aflguard", "secureafl")
 """Where all would take too long: no defense, what most would take first, the best with trusted data, and ours."""
-GATHERED_IN = (None, 2, 4)
-"""Regions of ten that the malicious fifth of all clients is in: all; two, wholly; or half of each of four."""
+GATHERED_IN: Mapping[int | None, Sequence[str]] = {
+    None: ("none", "sign_flip", "scaling"),
+    2: ("sign_flip", "scaling"),
+    4: ("sign_flip",),
+}
+"""Regions of ten that the malicious fifth of all clients is in: all; two, wholly; or half of each of four. And the
+attacks that are tried so."""
 REGION_ROUNDS = 3000
 ALL_LOCAL_DATA = 4096
 """A batch that is larger than any client's share of Fashion-MNIST: it uses all it has."""
@@ -340,12 +345,13 @@ def _regions() -> Cells:
             server_lr=0.02,
             defense=below,
             attack=attack,
+            attack_settings={"scale": 10.0} if attack == "sign_flip" else {},
             protocol="regions",
             protocol_settings={"top_defense": above, "report_every": 5, "malicious_regions": gathered_in},
         )
         for below, above in itertools.product(("secureafl", "asyncsgd"), repeat=2)
-        for gathered_in in GATHERED_IN
-        for attack in (("none", "sign_flip", "scaling") if gathered_in is None else ("sign_flip", "scaling"))
+        for gathered_in, attacks in GATHERED_IN.items()
+        for attack in attacks
     ]
 
 
