@@ -13,6 +13,8 @@ from pathlib import Path
 from playwright.sync_api import Browser, sync_playwright
 from tests.end_to_end.child_processes import Process
 
+from secureafl.server.record.address import Place
+
 CLI = [sys.executable, "-c", "from secureafl.cli import app; app()"]
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 START_SECONDS = 120.0
@@ -30,7 +32,7 @@ def chromium() -> Iterator[Browser]:
 
 
 @contextlib.contextmanager
-def dashboard(run: Path, log: Path, *options: str) -> Iterator[str]:
+def dashboard(run: Place, log: Path, *options: str) -> Iterator[str]:
     """The address that a dashboard of this run prints, as long as it serves."""
     environment = {**os.environ, "COLUMNS": "200"}
     process = Process([*CLI, "dashboard", str(run), "--port", "0", *options], environment, log)

@@ -16,6 +16,9 @@ from tests.end_to_end.child_processes import Process
 from tests.server.recorded_runs import LIARS, record
 from tests.view.journals import write_arrivals
 
+from secureafl.server.record.address import RunUrl
+from secureafl.server.record.postgres import PostgresStore
+from secureafl.server.record.store import StandbyReport
 from secureafl.text import visible
 
 pytestmark = pytest.mark.end_to_end
@@ -339,3 +342,14 @@ def test_pages_of_a_folder_fit_a_phone_and_keep_hostile_names_text(page: Page, f
     assert page.locator("main img, main script, main b").count() == 0
     page.goto(f"{folder_address}compare?a=other&b=nobody")
     expect(page.locator("main")).to_contain_text("there is no run 'nobody'")
+
+
+def test_standbys_and_how_far_they_are_behind_are_shown(page: Page, run_url: RunUrl, tmp_path: Path) -> None:
+    record(run_url, 20).journal.close()
+    standbys = PostgresStore(run_url).succession
+    standbys.report(StandbyReport("pid 1 on a", 40, 0, 0.0, can_lead=True))
+    standbys.report(StandbyReport("pid 2 on b", 37, 3, 0.5, can_lead=False))
+    with dashboard(run_url, tmp_path / "dashboard.txt") as shown:
+        page.goto(shown)
+        expect(page.locator("#tile-standbys")).to_contain_text("3 rows behind")
+        expect(page.locator("#tile-standbys dd")).to_contain_text("2")
