@@ -50,6 +50,7 @@ RESULTS = ROOT / "results" / "front.json"
 PULL_SECONDS = 3.0  # how long an idle SuperNode waits between two pulls
 PLACES = 4  # `max_in_flight` of the paced run
 DIM = 10_000
+SETTLE_SECONDS = 10.0  # until a SuperLink that was just started has started its own helpers
 TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -175,6 +176,7 @@ def flower(num_nodes: int, seconds: float) -> dict[str, Any]:
                 for part, words in names.items()
             }
 
+        time.sleep(SETTLE_SECONDS)
         alone = observe(front, seconds, lambda: 0)
         for node in nodes:
             node.start()
