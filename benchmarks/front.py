@@ -233,7 +233,7 @@ def nvflare(num_sites: int, seconds: float) -> dict[str, Any]:
             empty = usage(front()["parent"])
             engine.start_sites(*sites, timeout=170.0)
             found: dict[str, Any] = {"parent_alone": empty, "idle": observe(front, seconds, lambda: 0)}
-            server = AsyncServer("roles:initial_model", run_dir=str(run_dir), stop_after_seconds=4.0 * seconds)
+            server = AsyncServer("roles:initial_model", {"run_dir": str(run_dir), "stop_after_seconds": 4.0 * seconds})
             client = AsyncClient("roles:train")
             recipe = federation_recipe("front", server, client, files=[app], min_clients=num_sites)
             job = engine.submit(recipe)
