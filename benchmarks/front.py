@@ -50,6 +50,7 @@ RESULTS = ROOT / "results" / "front.json"
 PULL_SECONDS = 3.0  # how long an idle SuperNode waits between two pulls
 PLACES = 4  # `max_in_flight` of the paced run
 DIM = 10_000
+SETTLE_SECONDS = 10.0  # until a SuperLink that was just started has started its own helpers
 TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -175,6 +176,7 @@ def flower(num_nodes: int, seconds: float) -> dict[str, Any]:
                 for part, words in names.items()
             }
 
+        time.sleep(SETTLE_SECONDS)
         alone = observe(front, seconds, lambda: 0)
         for node in nodes:
             node.start()
@@ -231,7 +233,7 @@ def nvflare(num_sites: int, seconds: float) -> dict[str, Any]:
             empty = usage(front()["parent"])
             engine.start_sites(*sites, timeout=170.0)
             found: dict[str, Any] = {"parent_alone": empty, "idle": observe(front, seconds, lambda: 0)}
-            server = AsyncServer("roles:initial_model", run_dir=str(run_dir), stop_after_seconds=4.0 * seconds)
+            server = AsyncServer("roles:initial_model", {"run_dir": str(run_dir), "stop_after_seconds": 4.0 * seconds})
             client = AsyncClient("roles:train")
             recipe = federation_recipe("front", server, client, files=[app], min_clients=num_sites)
             job = engine.submit(recipe)

@@ -18,7 +18,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricR
 
 from secureafl.engines import signing
 from secureafl.engines.flower.codec import ARRAYS, CONFIG, NONCE, SIGNATURE, VERSION, record_digest, to_arrays
-from secureafl.engines.regions import RegionFolder
+from secureafl.engines.uplink import RegionFolder
 from secureafl.errors import SettingsError
 
 KEY_SETTING = "secureafl-key"

@@ -13,7 +13,7 @@ import pytest
 from secureafl import Layout, Machine, Vector
 from secureafl.defenses import AsyncSGD
 from secureafl.engines.engine_settings import EngineSettings
-from secureafl.engines.regions import RegionFolder, Uplink
+from secureafl.engines.uplink import RegionFolder, Uplink
 from secureafl.errors import FederationError, SettingsError
 from secureafl.server import Federation
 from secureafl.server.record.entries import Event
