@@ -16,6 +16,11 @@ from secureafl.history.ray_store import RayRows
 from secureafl.server import FederationSettings, Run
 from secureafl.server.record.entries import Event
 
+pytestmark = [  # Ray's own
+    pytest.mark.filterwarnings("ignore:Tip:FutureWarning"),
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
 PROBLEM = Quadratic(num_clients=12, dim=3000)
 
 
@@ -50,6 +55,12 @@ def advance_by(run: Run, count: int) -> None:
 
 def state(run: Run) -> dict[str, bytes]:
     return {key: np.ascontiguousarray(value).tobytes() for key, value in run.machine.state_dict().items()}
+
+
+@pytest.mark.end_to_end
+def test_no_cluster_is_an_error_that_says_what_to_start() -> None:
+    with pytest.raises(RowsError, match=re.escape("cannot reach a Ray cluster at 127.0.0.1:1")):
+        RowSettings(rows="ray", ray_address="127.0.0.1:1").row_store(3, np.float32)
 
 
 @pytest.mark.end_to_end
@@ -92,9 +103,3 @@ def test_two_nodes_one_killed(cluster: Cluster, tmp_path: Path) -> None:
     )
     again.close()
     plain.close()
-
-
-@pytest.mark.end_to_end
-def test_no_cluster_is_an_error_that_says_what_to_start() -> None:
-    with pytest.raises(RowsError, match=re.escape("cannot reach a Ray cluster at 127.0.0.1:1")):
-        RowSettings(rows="ray", ray_address="127.0.0.1:1").row_store(3, np.float32)

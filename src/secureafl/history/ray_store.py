@@ -10,6 +10,8 @@ Ray sends arrays as it sends everything, and trusts whoever reaches its ports. L
 from __future__ import annotations
 
 import contextlib
+import itertools
+import socket
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -17,10 +19,12 @@ from typing import Any
 import numpy as np
 import ray
 from ray.exceptions import RayError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from secureafl.errors import RowsError
 from secureafl.types import Array
 
+CONNECT_SECONDS = 10.0
 START_SECONDS = 60.0
 """How long actors may take to start."""
 
@@ -50,7 +54,8 @@ class _Shard:
 class RayRows:
     """Rows by place, spread over actors evenly.
 
-    address     of a Ray cluster: `HOST:PORT`, `auto` for one that was started on this machine
+    address     of a Ray cluster: `HOST:PORT`, `auto` for one that was started on this machine; of no use in a process
+                that is connected to one already
     num_actors  None for one on each node
     """
 
@@ -59,20 +64,22 @@ class RayRows:
     def __init__(self, address: str = "auto", num_actors: int | None = None) -> None:
         self._address = address
         self._lost: str | None = None
-        self._started_ray = not ray.is_initialized()
-        if self._started_ray:
+        if not ray.is_initialized():  # a process has one cluster
             try:
+                _require_listener(address)
                 ray.init(address=address, log_to_driver=False, configure_logging=False)
-            except (ConnectionError, RuntimeError, ValueError, RayError) as error:
+            except (OSError, RuntimeError, ValueError, RayError) as error:
                 raise RowsError(
                     f"cannot reach a Ray cluster at {address}: {_first_line(error)}. Start one with `ray start --head`,"
                     " and name it in ray_address"
                 ) from None
-        nodes = [node for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
-        count = num_actors or len(nodes)
-        shard: Any = ray.remote(num_cpus=0, max_restarts=0, max_task_retries=0, scheduling_strategy="SPREAD")(_Shard)
-        self._shards: list[Any] = [shard.remote() for _ in range(count)]
-        weakref.finalize(self, _end, self._shards, self._started_ray)
+        nodes = [node["NodeID"] for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
+        shard: Any = ray.remote(num_cpus=0, max_restarts=0, max_task_retries=0)(_Shard)
+        self._shards: list[Any] = [
+            shard.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False)).remote()
+            for node, _ in zip(itertools.cycle(nodes), range(num_actors or len(nodes)), strict=False)
+        ]
+        weakref.finalize(self, _end, self._shards)
         self._writes: dict[int, Any] = {}  # the last one to each actor, which may still be under way
         self.nodes: list[str] = self._asking(
             lambda: ray.get([each.node.remote() for each in self._shards], timeout=START_SECONDS)
@@ -118,12 +125,17 @@ class RayRows:
         )
 
 
-def _end(shards: list[Any], started_ray: bool) -> None:
+def _require_listener(address: str) -> None:
+    """Raise if nobody listens there: Ray itself would wait for ever."""
+    host, colon, port = address.rpartition(":")
+    if colon:
+        socket.create_connection((host, int(port)), timeout=CONNECT_SECONDS).close()
+
+
+def _end(shards: list[Any]) -> None:
     with contextlib.suppress(Exception):  # the cluster may be gone
         for shard in shards:
             ray.kill(shard)
-        if started_ray:
-            ray.shutdown()
 
 
 def _first_line(error: BaseException) -> str:
