@@ -1,6 +1,6 @@
 # Every target uses the tools on PATH: activate your environment first.
 .DEFAULT_GOAL := help
-.PHONY: help install check format test test-ci test-all bench docs dist test-install
+.PHONY: help install check format test test-ci test-all bench notebooks docs dist test-install lock audit
 
 PYTHON ?= python
 
@@ -35,6 +35,9 @@ bench: ## List the performance measurements and how to run one
 	if [ -z "$$found" ]; then echo "No measurements under benchmarks/ yet."; \
 	else echo "Run one with: $(PYTHON) <file>"; printf '  %s\n' $$found; fi
 
+notebooks: ## Run the notebooks and keep their new outputs
+	jupyter execute --inplace --timeout=900 examples/notebooks/*.ipynb
+
 docs: ## Build the documentation into docs/_build; a warning is an error
 	$(PYTHON) -m sphinx -W --keep-going -b html docs docs/_build
 
@@ -46,3 +49,9 @@ dist: ## Build the wheel and the sdist into dist/ and look into them
 test-install: dist ## Install the wheel and the sdist into clean environments, with each extra
 	PYTHON=$(PYTHON) .ci/install-extras
 	PYTHON=$(PYTHON) FROM=sdist .ci/install-extras core
+
+lock: ## Write .ci/requirements.lock anew: what CI installs, with hashes
+	.ci/lock
+
+audit: ## Look for known vulnerabilities in what CI installs
+	pip-audit --require-hashes --disable-pip --requirement .ci/requirements.lock

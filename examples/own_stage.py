@@ -39,7 +39,9 @@ optimum = rng.normal(size=DIM)
 for arrival in range(400):
     ticket = machine.issue(clients[int(rng.integers(NUM_CLIENTS))])
     gradient = machine.model_of(ticket).params - optimum + 0.3 * rng.normal(size=DIM)
-    boost = 5.0 if arrival > 200 and ticket.client < 3 else 1.0  # three clients begin to lie in the middle of the run
+    boost = (
+        5.0 if arrival > 200 and ticket.client < 3 else 1.0
+    )  # three clients begin to attack in the middle of the run
     reasons[str(machine.receive(ticket.number, (boost * gradient).astype(np.float32)).reason)] += 1
 
 Console().print(f"distance to the optimum: {np.linalg.norm(machine.model.params - optimum):.2f}", highlight=False)

@@ -38,7 +38,8 @@ def is_installed() -> bool:
 class PostgresServer:
     """One server and its cluster. Clients connect without a password."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, fsync: bool = False) -> None:
+        self._fsync = "on" if fsync else "off"
         self._cluster = folder / "cluster"
         self._log = folder / "log"
         self._user: str | None = None
@@ -57,7 +58,7 @@ class PostgresServer:
 
     def start(self) -> None:
         """Start the server, and wait until it answers."""
-        options = f"-p {self.port} -c listen_addresses=127.0.0.1 -c unix_socket_directories='' -c fsync=off"
+        options = f"-p {self.port} -c listen_addresses=127.0.0.1 -c unix_socket_directories='' -c fsync={self._fsync}"
         timeout = f"--timeout={PATIENCE:.0f}"
         self._call("pg_ctl", "start", "-w", timeout, f"--pgdata={self._cluster}", f"--log={self._log}", "-o", options)
         self.pid = int((self._cluster / "postmaster.pid").read_text().split()[0])
@@ -105,10 +106,10 @@ def _lives(pid: int) -> bool:
 
 
 @contextlib.contextmanager
-def running() -> Iterator[PostgresServer]:
-    """A server for the time of some tests."""
+def running(*, fsync: bool = False) -> Iterator[PostgresServer]:
+    """A server for the time of some tests; `fsync` as in real life, where a power cut must lose nothing."""
     with tempfile.TemporaryDirectory(prefix="secureafl-postgres-", ignore_cleanup_errors=True) as folder:
-        server = PostgresServer(Path(folder))
+        server = PostgresServer(Path(folder), fsync=fsync)
         try:
             yield server
         finally:

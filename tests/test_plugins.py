@@ -241,7 +241,11 @@ def test_a_cell_of_ones_own_code_is_another_when_the_code_changes(gates: Path) -
 
 
 def test_what_was_typed_into_an_interpreter_has_no_file() -> None:
-    typed: dict[str, type[Settings]] = {}
-    exec("class Typed:\n    pass", {"__name__": "nowhere"}, typed)
-    assert plugins.source_digest(typed["Typed"]) == ""
+    typed: list[dict[str, type[Settings]]] = [{}, {}, {}]
+    for place, number in zip(typed, (1, 1, 2), strict=True):
+        exec(f"class Typed:\n    def step(self):\n        return {number}", {"__name__": "nowhere"}, place)
+    classes = [place["Typed"] for place in typed]
+    assert [plugins.source_file(found) for found in classes] == [None, None, None]
+    first, same, other = map(plugins.source_digest, classes)
+    assert first == same != other  # told apart by its code
     assert plugins.source_digest(DefenseEntry) == plugins.source_digest(find_defense)

@@ -1,6 +1,6 @@
 import pytest
 
-from secureafl.text import MAX_NAME, MAX_REASON, csv_cell, name_fault, one_line, visible
+from secureafl.text import MAX_NAME, MAX_REASON, csv_cell, in_bytes, name_fault, one_line, visible
 
 
 @pytest.mark.parametrize(
@@ -63,3 +63,11 @@ def test_other_cells_stay_as_they_are(value: object) -> None:
 
 def test_a_cell_holds_no_control_characters() -> None:
     assert csv_cell("\t=1\x1b") == r"\t=1\x1b"
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [(0, "0 bytes"), (999, "999 bytes"), (4096, "4.1 kB"), (560_000, "560 kB"), (2.5e9, "2.5 GB"), (3e15, "3000 TB")],
+)
+def test_sizes_in_words(count: float, text: str) -> None:
+    assert in_bytes(count) == text

@@ -13,12 +13,13 @@ import pkgutil
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from functools import cache
+from functools import cache, partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, cast
 
 import click
+import notebooks
 import typer.main
 import typer.utils
 from docstrings import to_rst
@@ -32,6 +33,7 @@ from secureafl.settings import Settings
 ROOT = Path(__file__).parents[2]
 MARKER = re.compile(r"^% generated: (\S+)$", re.MULTILINE)
 
+NOTEBOOKS = ("1-stop-an-attack", "2-write-a-defense", "3-read-a-record")
 PUBLIC = (
     "secureafl",
     "secureafl.server",
@@ -39,6 +41,7 @@ PUBLIC = (
     "secureafl.defenses.secureafl",
     "secureafl.engines.flower",
     "secureafl.engines.nvflare",
+    "secureafl.lab",
     "secureafl.lab.attacks",
     "secureafl.lab.data",
     "secureafl.testing",
@@ -68,26 +71,24 @@ def names(module: str) -> list[str]:
     return [name for name, value in vars(loaded).items() if getattr(value, "__module__", None) == module]
 
 
-def interface() -> str:
-    """Every public name once, under the first module that has it; settings are on a page of their own."""
-    seen: set[int] = set()
-    sections = []
-    for module in PUBLIC:
-        loaded = importlib.import_module(module)
-        entries, settings = [], []
-        for name in names(module):
-            value = getattr(loaded, name)
-            if inspect.isclass(value) and issubclass(value, Settings):
-                settings.append(f"[`{name}`](settings.md#{name.lower()})")
-            elif id(value) not in seen:
-                seen.add(id(value))
-                entries.append(_autodoc(module, name, value))
-        lines = [f"## `{module}`", "", _flat((loaded.__doc__ or "").split("\n\n")[0]), ""]
-        lines += ["```{eval-rst}", *entries, "```", ""]
-        if settings:
-            lines += [f"Settings: {', '.join(settings)}.", ""]
-        sections.append("\n".join(lines))
-    return "\n".join(sections)
+def interface(module: str) -> str:
+    """The public names of a module that none before it has; settings are on a page of their own."""
+    before = {id(value) for other in PUBLIC[: PUBLIC.index(module)] for value in _values(other).values()}
+    entries, settings = [], []
+    for name, value in _values(module).items():
+        if inspect.isclass(value) and issubclass(value, Settings):
+            settings.append(f"[`{name}`](../settings.md#{name.lower()})")
+        elif id(value) not in before:
+            entries.append(_autodoc(module, name, value))
+    lines = ["```{eval-rst}", *entries, "```", ""]
+    if settings:
+        lines += [f"Settings: {', '.join(settings)}.", ""]
+    return "\n".join(lines)
+
+
+def _values(module: str) -> dict[str, object]:
+    loaded = importlib.import_module(module)
+    return {name: getattr(loaded, name) for name in names(module)}
 
 
 def _autodoc(module: str, name: str, value: object) -> str:
@@ -325,12 +326,13 @@ def _scale_row(row: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 PARTS: Mapping[str, Callable[[], str]] = {
-    "interface": interface,
+    **{f"interface-{module}": partial(interface, module) for module in PUBLIC},
     "settings": settings,
     "attacks": attacks,
     "commands": commands,
     "engines": engines,
     "scale": scale,
+    **{f"notebook-{name}": partial(notebooks.page, name) for name in NOTEBOOKS},
 }
 """What a page may ask for."""
 

@@ -1,4 +1,4 @@
-"""SecureAFL: an asynchronous federated-learning server that assumes some of its clients lie."""
+"""SecureAFL: an asynchronous federated-learning server that assumes some of its clients are malicious."""
 
 from secureafl.defenses import DEFENSES, Defense, SecureAFL, SecureAFLSettings, build_defense
 from secureafl.errors import SecureAFLError

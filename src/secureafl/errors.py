@@ -6,7 +6,9 @@
     ├── LayoutError            named arrays do not fit the model they are meant for
     ├── DataError              a data set is missing or not as expected, with what to do about it
     ├── StateError             saved state does not belong to the object it is loaded into
-    ├── StoreError             a run directory cannot be written, or is damaged
+    ├── StoreError             a run's files or database cannot be written, or are damaged
+    │   └── UnreachableError       the database cannot be reached just now: try again
+    ├── RowsError              clients' rows cannot be kept or read where they lie; the run can be resumed
     ├── EvaluationError        the user's `evaluate` failed; the run itself is whole and on disk
     └── FederationError        a part of the server failed, and with it the run; it can be resumed
 
@@ -42,6 +44,14 @@ class StateError(SecureAFLError):
 
 class StoreError(SecureAFLError):
     """A run's files cannot be read or written, or are damaged."""
+
+
+class UnreachableError(StoreError):
+    """A run's database cannot be reached just now; what it holds may be whole."""
+
+
+class RowsError(SecureAFLError):
+    """The rows of clients cannot be read or written: what was being judged is not on record, and the run must stop."""
 
 
 class EvaluationError(SecureAFLError):

@@ -17,7 +17,7 @@ import numpy as np
 import safetensors.numpy
 
 from secureafl.errors import StateError, StoreError
-from secureafl.types import Array, StateDict
+from secureafl.types import Array, ArrayInParts, StateDict
 
 LOCK_PATIENCE = 2.0  # seconds: a reader that looks whether a server is there holds the lock for an instant
 
@@ -98,7 +98,7 @@ def write_atomically(path: Path, content: bytes | Iterable[bytes | memoryview], 
     disk.sync_directory(path.parent)
 
 
-def safetensors_parts(arrays: Mapping[str, Array]) -> Iterator[bytes | memoryview]:
+def safetensors_parts(arrays: Mapping[str, Array | ArrayInParts]) -> Iterator[bytes | memoryview]:
     """The arrays as a safetensors file, piece by piece: the library's own writer needs a copy of them all first."""
     order = sorted(arrays, key=lambda name: (-arrays[name].dtype.itemsize, name))  # the format wants them aligned
     header: dict[str, Any] = {}
@@ -115,8 +115,11 @@ def safetensors_parts(arrays: Mapping[str, Array]) -> Iterator[bytes | memoryvie
     text += b" " * (-len(text) % 8)
     yield len(text).to_bytes(8, "little") + text
     for name in order:
-        if arrays[name].nbytes:
-            yield np.ascontiguousarray(arrays[name]).reshape(-1).data.cast("B")
+        array = arrays[name]
+        if not isinstance(array, np.ndarray):
+            yield from array.parts()
+        elif array.nbytes:
+            yield np.ascontiguousarray(array).reshape(-1).data.cast("B")
 
 
 _SAFETENSORS_DTYPES = {

@@ -1,6 +1,7 @@
 """Code of the user's own, by name: `module:Name`, or the name under which an installed package offers it.
 
 A package offers a defense or an attack as an entry point of the group `secureafl.defenses` or `secureafl.attacks`.
+What was typed into a notebook or a script is called `__main__:Name`, and only its own process knows it.
 """
 
 from __future__ import annotations
@@ -9,10 +10,12 @@ import functools
 import hashlib
 import importlib
 import inspect
+import sys
 import traceback
 from collections.abc import Collection, Mapping, Sequence
 from importlib.metadata import entry_points
 from pathlib import Path
+from types import CodeType
 from typing import Any
 
 from secureafl.errors import SettingsError, UnknownSettingError
@@ -20,6 +23,25 @@ from secureafl.settings import Settings, nearest
 
 REMEDY = "run the command in the folder that holds it, put it into the app that runs, or install it"
 """What helps against a module that is not found."""
+
+
+MAIN = "__main__"
+"""The module of what has no module to import: a notebook's cells, a script, a class inside a function."""
+
+_held: dict[str, object] = {}
+"""Objects of this process, by the names that `hold` gave them."""
+
+
+def hold(given: object) -> str:
+    """A name under which this process finds the object: `module:Name` if it can be imported, else `__main__:Name`."""
+    named = given if hasattr(given, "__qualname__") else getattr(given, "make", type(given))
+    label = str(getattr(named, "__qualname__", type(named).__name__)).rpartition(".")[2].strip("<>")
+    module = getattr(given, "__module__", MAIN)
+    if module != MAIN and given is named and getattr(sys.modules.get(module), label, None) is given:
+        return f"{module}:{label}"
+    name = f"{MAIN}:{label}"
+    _held[name] = given
+    return name
 
 
 def find_own(kind: str, name: str, known: Collection[str]) -> Any:
@@ -47,6 +69,8 @@ def installed(kind: str) -> Mapping[str, str]:
 
 def load_object(name: str, remedy: str = REMEDY) -> Any:
     """What `module:Name` names; `remedy` is what helps if there is no such module."""
+    if name in _held:
+        return _held[name]
     module_name, _, attribute = name.partition(":")
     if not module_name or not attribute:
         raise SettingsError(f"{name!r} names nothing: write module:Name")
@@ -56,6 +80,8 @@ def load_object(name: str, remedy: str = REMEDY) -> Any:
         if isinstance(error, ModuleNotFoundError) and f"{module_name}.".startswith(f"{error.name}."):
             raise SettingsError(f"{name}: there is no module {error.name!r}; {remedy}") from error
         raise SettingsError(f"{name}: importing {module_name} failed: {_where(error)}") from error
+    if module_name == MAIN and not hasattr(module, attribute):
+        raise SettingsError(f"{name} was defined in another process: save it in a module, and name that")
     if not hasattr(module, attribute):
         public = [known for known in vars(module) if not known.startswith("_")]
         place = getattr(module, "__file__", None) or module_name
@@ -104,20 +130,46 @@ def read_constructor(
 
 
 def source_digest(found: object) -> str:
-    """SHA-256 of the file that defines it, as it was when this process first asked; empty for what was typed into an
-    interpreter.
+    """SHA-256 of the file that defines it, as it was when this process first asked; of its compiled code, if it was
+    typed into an interpreter.
     """
+    file = source_file(found)
+    return hashlib.sha256(_compiled(found)).hexdigest() if file is None else file_digest(file)
+
+
+def source_file(found: object) -> Path | None:
+    """The file that defines a class or a function; None for what was typed into an interpreter, and for what was made
+    while a program ran: the file does not say what is in it.
+    """
+    if "<" in getattr(found, "__qualname__", "<object>"):  # made in a function: <locals>, <lambda>
+        return None
     try:
-        file = inspect.getsourcefile(found)  # type: ignore[arg-type]  # what has no source raises a TypeError
-    except TypeError:
-        return ""
-    return file_digest(Path(file)) if file else ""
+        file = inspect.getsourcefile(found)  # type: ignore[arg-type]  # what has no source raises an error
+    except (TypeError, OSError):
+        return None
+    return Path(file) if file and Path(file).exists() else None
 
 
 @functools.cache
 def file_digest(path: Path) -> str:
     """SHA-256 of a file, read once: a module is not imported again either when its file changes."""
-    return hashlib.sha256(path.read_bytes()).hexdigest() if path.exists() else ""
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def _compiled(found: object) -> bytes:
+    """What tells one version of typed code from the next: instructions, constants and names, with those of its parts.
+    What it calls outside of itself is not in it.
+    """
+    if isinstance(found, CodeType):
+        constants = b"".join(map(_compiled, found.co_consts))
+        return found.co_code + constants + repr((found.co_names, found.co_varnames)).encode()
+    if inspect.isclass(found):
+        members = [value for _, value in sorted(vars(found).items()) if inspect.isroutine(value)]
+        typed = [base for base in found.__bases__ if base.__module__ == MAIN]
+        return found.__qualname__.encode() + b"".join(map(_compiled, [*members, *typed]))
+    if inspect.isfunction(found):
+        return _compiled(found.__code__) + repr(found.__defaults__).encode()
+    return repr(getattr(found, "__dict__", found)).encode()
 
 
 _VARIABLE = {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD}

@@ -1,4 +1,4 @@
-"""The base of every configuration class: frozen, keyword-only, and deaf to no typing mistake."""
+"""The base of every configuration class: frozen, keyword-only, and an unknown key is an error."""
 
 from __future__ import annotations
 

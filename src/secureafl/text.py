@@ -1,4 +1,4 @@
-"""Text that clients send, made safe to show and to keep: names, and the reasons of their failures."""
+"""Text that clients send, made safe to show and to keep: names, and the reasons of their failures. Sizes in words."""
 
 from __future__ import annotations
 
@@ -33,6 +33,14 @@ def one_line(text: str, limit: int = MAX_REASON) -> str:
     words = text.split(None, limit)  # more words do not fit in, however long the text is
     line = visible(" ".join(words)[: limit + 1])
     return line if len(line) <= limit else line[: limit - 1] + "…"
+
+
+def in_bytes(count: float) -> str:
+    """So many bytes, in the largest unit of which there is one."""
+    units = ["TB", "GB", "MB", "kB", "bytes"]
+    while count >= 1000 and len(units) > 1:
+        count, _ = count / 1000, units.pop()
+    return f"{count:.0f} {units[-1]}" if count >= 100 or units[-1] == "bytes" else f"{count:.2g} {units[-1]}"
 
 
 def csv_cell(value: object) -> object:

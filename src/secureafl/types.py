@@ -5,10 +5,10 @@ Shapes: d = number of model parameters.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, NewType, TypeAlias
+from typing import Any, NewType, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +24,37 @@ NamedArrays: TypeAlias = dict[str, npt.NDArray[Any]]
 
 StateDict: TypeAlias = dict[str, Array]
 """All that is needed to go on, bit for bit; only number arrays, so that safetensors can hold it."""
+
+
+class ArrayInParts(Protocol):
+    """An array that is not in memory as a whole, and is read when it is written."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+    @property
+    def dtype(self) -> np.dtype[Any]: ...
+
+    @property
+    def nbytes(self) -> int: ...
+
+    def parts(self) -> Iterator[memoryview]:
+        """Its bytes, in order."""
+
+
+class ArrayInRows(ArrayInParts, Protocol):
+    """Such an array (n, d) of which one row can be read without the others."""
+
+    @property
+    def tags(self) -> Sequence[int]:
+        """(n,) numbers that are equal only for rows of the same bytes, as long as its owner lives."""
+
+    def __getitem__(self, number: int, /) -> Array:
+        """(d,) one row."""
+
+
+StateView: TypeAlias = dict[str, Array | ArrayInRows]
+"""A state dictionary of which some arrays are read when they are written. It is good until the next step."""
 
 MAX_VALUE = 1e18
 """Largest coordinate an update may have: its square, and any sum of them, is still a number."""

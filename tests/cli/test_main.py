@@ -24,7 +24,7 @@ runner = CliRunner()
 def test_help_says_what_it_is_and_where_to_start() -> None:
     result = runner.invoke(app, ["--help"])
     assert result.exit_code == 0
-    assert "some clients lie" in result.output
+    assert "some clients are malicious" in " ".join(result.output.split())
     assert "secureafl defenses" in result.output
 
 
@@ -65,6 +65,22 @@ def test_audit_shows_clients_as_table_json_and_csv(tmp_path: Path) -> None:
     as_csv = list(csv.DictReader(io.StringIO(runner.invoke(app, ["audit", str(tmp_path / "run"), "--csv"]).output)))
     assert len(as_json) == len(as_csv) == 8
     assert sum(record["arrivals"] for record in as_json) == 60
+
+
+def test_audit_of_one_client_by_the_beginning_of_its_name(tmp_path: Path) -> None:
+    record(tmp_path / "run", 60).journal.close()
+    (tmp_path / "run" / "names.toml").write_text('"client-0" = "north"\n')
+    wanted = {
+        one["client"]: one for one in json.loads(runner.invoke(app, ["audit", f"{tmp_path}/run", "--json"]).output)
+    }
+    for asked in ("client-0", "nor"):
+        found = runner.invoke(app, ["audit", str(tmp_path / "run"), "--client", asked, "--json"])
+        assert json.loads(found.output) == {**wanted["client-0"], "influence": None}
+    told = runner.invoke(app, ["audit", str(tmp_path / "run"), "--client", "north"]).output
+    assert f"of {wanted['client-0']['arrivals']} updates accepted" in told
+    missing = runner.invoke(app, ["audit", str(tmp_path / "run"), "--client", "south"])
+    assert missing.exit_code == 2
+    assert "knows no client south" in missing.output
 
 
 def test_audit_explains_one_verdict(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """The how-tos' examples, as they stand on the pages."""
 
 import importlib
+import os
 import re
 import subprocess
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 from tests.docs.pages import follow, save_files
 from tests.lab.tiny import tiny_cell, write_tiny_fashion
 
+from secureafl import lab
 from secureafl.lab.cells.build import deal
 from secureafl.lab.cells.cell import CellSettings
 from secureafl.lab.cells.experiment import run_cell
@@ -95,6 +97,23 @@ def test_add_a_data_set(source: Path, tmp_path: Path, monkeypatch: pytest.Monkey
         defense="asyncsgd", server_lr=0.03, partition="iid", evaluate_every=100,
     )  # fmt: skip
     assert run_cell(cell, tmp_path / "out")["final"]["ter"] < 0.2
+
+
+@pytest.mark.slow
+def test_experiments_in_python(tmp_path: Path) -> None:
+    env = {**os.environ, "SECUREAFL_DATA": str(write_tiny_fashion(tmp_path / "data"))}
+    (output,) = follow(PAGES / "experiments-in-python.md", tmp_path, env)
+    assert "<Results of 6 cells>" in output
+    assert "NormGate, No attack: ter 0." in output
+    assert (tmp_path / "here" / "results" / "lab" / "gate-report" / "index.html").exists()
+
+
+def test_every_metric_is_on_the_page(tiny_source: Path, tmp_path: Path) -> None:
+    cell = lab.run(tiny_cell(tiny_source, attack="scaling"), out=tmp_path)
+    text = (PAGES.parent / "reference" / "api" / "lab.md").read_text()
+    assert [name for name in cell.metrics if f"`{name.replace('newest_asr', 'newest_ter')}`" not in text] == [
+        "newest_worst_recall"
+    ]
 
 
 @pytest.mark.end_to_end

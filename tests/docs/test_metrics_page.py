@@ -15,8 +15,9 @@ from tests.server.recorded_runs import PROBLEM
 from secureafl import Layout, Machine
 from secureafl.engines.engine_settings import EngineSettings
 from secureafl.server import Federation, FederationSettings
-from secureafl.server.report.prometheus import DISK_METRICS, METRICS, MetricsServer
+from secureafl.server.report.prometheus import DISK_METRICS, METRICS, MetricsServer, TelemetryCollector
 from secureafl.server.report.sinks import SINKS
+from secureafl.server.standby.metrics import STANDBY_METRICS
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "how-to" / "metrics.md").read_text()
@@ -38,6 +39,12 @@ def metrics_table() -> str:
     return "\n".join(["| metric | kind | labels | meaning |", "|---|---|---|---|", *rows])
 
 
+def standby_table() -> str:
+    """The table of what a standby tells."""
+    rows = [f"| `{name}` | {kind} | {about} |" for name, (kind, about) in STANDBY_METRICS.items()]
+    return "\n".join(["| metric | kind | meaning |", "|---|---|---|", *rows])
+
+
 @pytest.fixture(scope="module")
 def scraped(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
     """The names in a scrape of a server that has taken some answers."""
@@ -46,7 +53,7 @@ def scraped(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
     machine = Machine(PROBLEM.defense("secureafl"), params, settings.machine())
     layout = Layout.of({"w": params})
     run = Federation(machine, layout, settings, evaluate=lambda arrays: {"mean": float(arrays["w"].mean())})
-    server = MetricsServer(run.telemetry, host=HOST, port=free_port(), run_dir=settings.run_dir)
+    server = MetricsServer(TelemetryCollector(run.telemetry, settings.run_dir), host=HOST, port=free_port())
     for k in range(20):
         assignment = run.assign(f"client-{k % 5}")
         assert assignment is not None
@@ -60,6 +67,7 @@ def scraped(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
 
 def test_the_page_has_the_table_of_all_metrics() -> None:
     assert metrics_table() in PAGE, f"put this on the page:\n{metrics_table()}"
+    assert standby_table() in PAGE, f"put this on the page:\n{standby_table()}"
 
 
 def test_the_page_names_every_setting_and_every_sink() -> None:

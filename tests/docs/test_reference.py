@@ -3,6 +3,7 @@
 import importlib
 import importlib.util
 import json
+import re
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -33,7 +34,8 @@ def extension(name: str) -> ModuleType:
 
 @pytest.fixture
 def generated(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    monkeypatch.setitem(sys.modules, "docstrings", extension("docstrings"))
+    for name in ("docstrings", "notebooks"):
+        monkeypatch.setitem(sys.modules, name, extension(name))
     return extension("generated")
 
 
@@ -69,11 +71,35 @@ def test_every_attack_is_on_the_page_with_its_source_and_settings(generated: Mod
     assert "Settings: [FloodSettings](settings.md#floodsettings)." in section
 
 
-def test_every_public_name_is_on_the_page_once(generated: ModuleType) -> None:
-    text = generated.interface()
+def pages_of_the_interface(generated: ModuleType) -> dict[str, Path]:
+    """The page of each public module."""
+    found = {}
+    for path in sorted((DOCS / "reference" / "api").glob("*.md")):
+        for part in generated.parts_of(path.read_text()):
+            found[part.removeprefix("interface-")] = path
+    return found
+
+
+def test_every_public_name_is_on_one_page_once(generated: ModuleType) -> None:
+    assert sorted(pages_of_the_interface(generated)) == sorted(generated.PUBLIC)
+    text = "".join(generated.interface(module) for module in generated.PUBLIC)
     assert text.count(".. autoclass:: secureafl.Machine\n") == 1
     assert ".. autofunction:: secureafl.engines.flower.server_app\n" in text
     assert "secureafl.server.Machine\n" not in text
+    for name in ("run", "sweep", "compare"):
+        assert text.count(f".. autofunction:: secureafl.lab.{name}\n") == 1
+
+
+@pytest.mark.parametrize("page", sorted((DOCS / "reference" / "api").glob("*.md")), ids=lambda page: page.stem)
+def test_the_example_of_a_page_runs(
+    page: Path, tiny_source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SECUREAFL_DATA", str(tiny_source))
+    blocks = re.findall(r"^```python\n(.*?)^```$", page.read_text(), re.DOTALL | re.MULTILINE)
+    assert len(blocks) == (0 if page.stem == "index" else 1)
+    for block in blocks:
+        exec(compile(block, str(page), "exec"), {"__name__": "example"})
 
 
 INTERNAL = {
@@ -91,9 +117,19 @@ def test_what_a_package_exports_is_on_the_page_unless_it_is_internal(generated: 
     rooms = [".".join(("secureafl", *path.parent.relative_to(root).parts)) for path in root.rglob("__init__.py")]
     exporting = {room for room in rooms if hasattr(importlib.import_module(room), "__all__")}
     assert exporting - INTERNAL == {room for room in generated.PUBLIC if room in rooms}
-    text = generated.interface()
-    for room in exporting - INTERNAL:
-        assert f"## `{room}`" in text
+    for room, page in pages_of_the_interface(generated).items():
+        assert page.read_text().startswith(f"# `{room}`\n")
+
+
+def test_a_notebook_becomes_a_page_with_its_outputs(generated: ModuleType) -> None:
+    for name in generated.NOTEBOOKS:
+        text = generated.fill((DOCS / "notebooks" / f"{name}.md").read_text())
+        assert text.startswith("# ")
+        assert "```python\n" in text
+        assert '<img alt="' in text
+        assert ".ipynb" not in text
+        for target in re.findall(r"\]\(((?!\w+:)[^)\s]+)\)", text):
+            assert (DOCS / "notebooks" / target).exists(), target
 
 
 def test_a_page_is_filled_where_it_asks(generated: ModuleType) -> None:

@@ -41,6 +41,12 @@ def test_bring_your_own(tmp_path: Path) -> None:
 
 
 @pytest.mark.end_to_end
+def test_new_app(tmp_path: Path) -> None:
+    with Simulation(tmp_path / "flower") as engine:
+        follow(TUTORIALS / "new-app.md", tmp_path / "page", engine.env)
+
+
+@pytest.mark.end_to_end
 def test_write_an_attack(tmp_path: Path) -> None:
     outputs = follow(TUTORIALS / "write-an-attack.md", tmp_path)
     shown = [re.findall(r"(\w+): error ([0-9.]+), malicious accepted ([0-9]+)%", output) for output in outputs]

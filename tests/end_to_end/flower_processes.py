@@ -288,6 +288,16 @@ class Simulation(Engine):
             '[superlink]\ndefault = "sim"\n[superlink.sim]\naddress = ":local-in-memory:"\n'
         )
 
+    def submit(self, app: Path, run_config: Config, *options: str) -> int:
+        """Start a run. On a busy machine `flwr run` gives its SuperLink up too soon; it comes, and is used again."""
+        try:
+            return super().submit(app, run_config, *options)
+        except ProcessFailedError as error:
+            if "Failed to start local SuperLink" not in str(error):
+                raise
+            time.sleep(STATUS_SECONDS)
+            return super().submit(app, run_config, *options)
+
     def run(
         self,
         app: Path,

@@ -244,3 +244,98 @@ def test_on_a_phone_nothing_is_wider_than_the_screen(page: Page, address: str) -
         page.goto(address + place)
         expect(page.locator("table.data").first).to_be_visible()
         assert page.evaluate("document.documentElement.scrollWidth") <= 390
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three runs: the same arrivals under two defenses, and one with a hostile name of a client."""
+    place = tmp_path_factory.mktemp("runs")
+    for defense in ("secureafl", "asyncsgd"):
+        record(place / "attacked" / defense, 120, defense=defense).journal.close()
+    write_arrivals(place / "other", 40, clients=(HOSTILE, "b", "c"))
+    return place
+
+
+@pytest.fixture(scope="module")
+def folder_address(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with dashboard(folder, tmp_path_factory.mktemp("log") / "dashboard.txt") as found:
+        yield found
+
+
+def runs(page: Page) -> list[str]:
+    return page.locator("#runs tbody tr td:nth-child(2)").all_inner_texts()
+
+
+def test_a_folder_of_runs_is_listed_filtered_and_sorted(page: Page, folder_address: str) -> None:
+    page.goto(folder_address)
+    expect(page.locator("#runs tbody tr")).to_have_count(3)
+    assert runs(page) == ["attacked/asyncsgd", "attacked/secureafl", "other"]
+    page.select_option("#defense-filter", "asyncsgd")
+    expect(page.locator("#found")).to_have_text("1 of 3 runs")
+    page.select_option("#defense-filter", "")
+    page.fill("#filter", "ATTACKED")
+    expect(page.locator("#found")).to_have_text("2 of 3 runs")
+    page.get_by_role("button", name="Accepted", exact=True).click()
+    assert runs(page) == ["attacked/secureafl", "attacked/asyncsgd"]
+    page.reload()
+    expect(page.locator("#found")).to_have_text("2 of 3 runs")
+    page.get_by_role("link", name="attacked/secureafl", exact=True).click()
+    expect(page.locator("#tile-version dd")).to_contain_text("120")
+    page.get_by_role("link", name="Clients", exact=True).click()
+    page.get_by_role("link", name="client-3", exact=True).click()
+    for chart in ("vote", "steps"):
+        expect(page.locator(f"#chart-{chart} canvas")).to_be_visible()
+    page.get_by_role("link", name="Runs", exact=True).click()
+    expect(page.locator("h1")).to_have_text("Runs")
+
+
+def test_curves_are_laid_over_each_other_and_verdicts_stand_side_by_side(page: Page, folder_address: str) -> None:
+    page.goto(folder_address)
+    page.get_by_label("Lay over: attacked/secureafl").check()
+    expect(page.locator("#chart-share canvas")).to_be_visible()
+    assert page.locator("#compare").count() == 0
+    page.get_by_label("Lay over: attacked/asyncsgd").check()
+    expect(page.locator("#chart-share .u-legend .u-series")).to_have_count(3)  # with the one along x
+    labels = page.locator("#chart-share .u-legend .u-series .u-label").all_inner_texts()
+    assert labels[1:] == ["attacked/secureafl", "attacked/asyncsgd"]
+    page.locator("#compare").click()
+    expect(page.locator("#verdicts tbody tr").first).to_be_visible()
+    rejected = int(page.locator("#count-b dd").evaluate("node => node.firstChild.textContent"))
+    assert rejected > 0
+    expect(page.locator("#found")).to_have_text(f"{rejected} updates")
+    for row in page.locator("#verdicts tbody tr").all()[:5]:
+        badges = row.locator(".badge")
+        assert "bad" in (badges.nth(0).get_attribute("class") or "")
+        assert badges.nth(1).inner_text() == "accepted"
+    assert set(page.locator("#clients tbody tr td:first-child").all_inner_texts()[:2]) == {f"client-{k}" for k in LIARS}
+    page.uncheck("#only-differing")
+    expect(page.locator("#found")).to_have_text("120 updates")
+    page.locator("#verdicts tbody a").first.click()
+    expect(page.locator("h1")).to_contain_text("Update ")
+
+
+def test_a_new_run_appears_in_an_open_list_and_a_broken_one_says_so(page: Page, tmp_path: Path) -> None:
+    write_arrivals(tmp_path / "runs" / "one", 8)
+    with dashboard(tmp_path / "runs", tmp_path / "dashboard.txt") as address:
+        page.goto(address)
+        expect(page.locator("#runs tbody tr")).to_have_count(1)
+        write_arrivals(tmp_path / "runs" / "two", 8)
+        (tmp_path / "runs" / "broken").mkdir()
+        (tmp_path / "runs" / "broken" / "run.db").write_bytes(b"no database")
+        expect(page.locator("#runs tbody tr")).to_have_count(3)
+        expect(page.locator("#runs tr", has_text="broken").locator(".badge")).to_have_text("cannot be read")
+        assert page.get_by_label("Lay over: broken").is_disabled()
+
+
+def test_pages_of_a_folder_fit_a_phone_and_keep_hostile_names_text(page: Page, folder_address: str) -> None:
+    page.set_viewport_size({"width": 390, "height": 844})
+    for place in ("", "?run=other&run=attacked~secureafl", "compare?a=other&b=attacked~secureafl", "run/other/clients"):
+        page.goto(folder_address + place)
+        expect(page.locator("table.data").first).to_be_visible()
+        assert page.evaluate("document.documentElement.scrollWidth") <= 390
+        assert page.evaluate("window.pwned") is None
+    page.goto(f"{folder_address}compare?a=other&b=attacked~secureafl&only=all")
+    expect(page.locator("#verdicts")).to_contain_text(SHOWN)
+    assert page.locator("main img, main script, main b").count() == 0
+    page.goto(f"{folder_address}compare?a=other&b=nobody")
+    expect(page.locator("main")).to_contain_text("there is no run 'nobody'")

@@ -15,6 +15,7 @@ from tests.end_to_end.nvflare_processes import FAILED, SERVER, Deployment, simul
 
 from secureafl.engines.nvflare import AsyncClient, AsyncServer, federation_recipe
 from secureafl.engines.signing import write_key_pair
+from secureafl.server.record.address import Place
 from secureafl.server.record.entries import Entry, Event
 
 pytestmark = [
@@ -27,7 +28,7 @@ SETTINGS: dict[str, Any] = {"server_lr": 0.2, "snapshot_every": 5, "discovery_se
 
 
 def recipe(
-    run_dir: Path, num_sites: int, train_config: dict[str, Any] | None = None, key: str = "", **settings: Any
+    run_dir: Place, num_sites: int, train_config: dict[str, Any] | None = None, key: str = "", **settings: Any
 ) -> CollabRecipe:
     server = AsyncServer(
         "roles:initial_model",

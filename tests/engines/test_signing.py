@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from secureafl.engines.signing import Part, digest, read_keys, read_private_key, sign, verify, write_key_pair
+from secureafl.engines.signing import KeysFile, Part, digest, read_keys, read_private_key, sign, verify, write_key_pair
 from secureafl.errors import SettingsError
 
 PARTS: list[Part] = [("w", "float32", (2, 1), b"12345678"), ("b", "float32", (1,), b"abcd")]
@@ -82,3 +82,24 @@ def test_bad_key_files_say_what_is_wrong(content: str, message: str, tmp_path: P
 def test_missing_and_foreign_private_keys_are_named(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="cannot read a signing key"):
         read_private_key(tmp_path / "none.pem")
+
+
+def test_keys_that_change_while_the_server_runs_are_in_force_at_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    a, b = (write_key_pair(tmp_path / f"{name}.pem") for name in "ab")
+    path = tmp_path / "keys.toml"
+    path.write_text(f'a = "{a}"\n')
+    keys = KeysFile(path)
+    assert keys.get("a") is not None
+    assert keys.get("b") is None
+    path.write_text(f'b = "{b}"\n')
+    assert keys.get("a") is None, "revoked"
+    assert keys.get("b") is not None
+    path.write_text("b = ")
+    assert keys.get("b") is not None
+    path.unlink()
+    assert keys.get("b") is not None
+    assert [record.message.endswith("the keys read before stay in force") for record in caplog.records] == [True, True]
+    path.write_text("")
+    assert keys.get("b") is None

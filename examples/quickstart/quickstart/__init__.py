@@ -1,1 +1,1 @@
-"""Quickstart: asynchronous federated learning on Fashion-MNIST, with some clients that lie."""
+"""Quickstart: asynchronous federated learning on Fashion-MNIST, with some malicious clients."""

@@ -1,4 +1,4 @@
-"""An ordinary Flower client: it gets weights, trains, and returns weights. Unless it is told to lie."""
+"""An ordinary Flower client: it gets weights, trains, and returns weights. Unless it is told to attack."""
 
 from __future__ import annotations
 

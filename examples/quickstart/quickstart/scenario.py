@@ -12,7 +12,7 @@ from secureafl.engines.flower import FlowerSettings, read_run_config
 
 @dataclass(frozen=True)
 class Scenario:
-    """A defense, and whether a share of the virtual clients lies to it."""
+    """A defense, and whether a share of the virtual clients attacks it."""
 
     defense: str
     attacked: bool

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
-from secureafl.errors import SecureAFLError, SettingsError
+from secureafl.errors import SettingsError
+from secureafl.fitted import PlainConsole
 from secureafl.settings import read_assignments
 
 if TYPE_CHECKING:
@@ -25,9 +25,9 @@ app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode="markdown",
 )
-console = Console()
+console = PlainConsole()
 
-NEEDED = ("torch", "matplotlib", "ray", "pyarrow", "PIL")
+NEEDED = ("torch", "matplotlib", "ray", "pyarrow", "PIL", "threadpoolctl")
 OUT = Path("results/lab")
 
 Out = Annotated[Path, typer.Option(help="Folder for results.")]
@@ -85,7 +85,7 @@ def run(
         list[str] | None,
         typer.Option(
             metavar="KIND:TARGET",
-            help="Also send figures to tensorboard:DIR, mlflow:URI or wandb:DIR; may be repeated.",
+            help="Also send metrics to tensorboard:DIR, mlflow:URI or wandb:DIR; may be repeated.",
         ),
     ] = None,
     out: Out = OUT,
@@ -97,34 +97,21 @@ def run(
     _check_packages()
     given: dict[str, Any] = {"rounds": rounds, "architecture": architecture, "partition": partition, "source": source}
     chosen = {key: value for key, value in given.items() if value is not None}
-    from secureafl.lab.cells.cell import CellSettings
-    from secureafl.lab.cells.experiment import RESULT, RunSettings, read_result
-    from secureafl.lab.reports.plots import draw_cell
-    from secureafl.lab.reports.write import cell_table
-    from secureafl.lab.simulation.task import check_device
-    from secureafl.lab.sweeps.sweep_progress import CellProgress
-    from secureafl.lab.sweeps.workers import run_cells
-    from secureafl.server.report.sinks import check_sinks
+    from secureafl import lab
 
-    check_sinks(sink or ())
-    check_device(device)
     values = {"dataset": dataset, "defense": defense, "attack": attack, "seed": seed, **chosen}
-    cell = CellSettings(**values | read_assignments(settings or []))
-    key, store = cell.cell_id(), out / "cells"
-    if record is not None and (store / key / RESULT).exists():
-        raise SettingsError(f"{out} already holds this experiment: record it with another --out")
-    if sink and (store / key / RESULT).exists():
-        raise SettingsError(f"{out} already holds this experiment: send its figures with another --out")
-    if not (store / key / RESULT).exists():
-        with CellProgress(console, f"{cell.defense} x {cell.attack}", cell.rounds) as progress:
-            place = record.absolute() if record else None
-            options = RunSettings(device=device, snapshot_rounds=snapshot_rounds, record=place, sinks=tuple(sink or ()))
-            failures = run_cells({key: cell}, store, jobs=1, run=options, observer=progress)
-        if failures:
-            raise SecureAFLError(failures[key])
-    console.print(cell_table(read_result(store / key)))
-    picture = draw_cell(store / key)
-    console.print(f"Picture: [bold]{picture}[/]", soft_wrap=True, highlight=False)
+    result = lab.run(
+        out=out,
+        record=record,
+        device=device,
+        sinks=sink or (),
+        snapshot_rounds=snapshot_rounds,
+        own_process=True,
+        console=console,
+        **values | read_assignments(settings or []),
+    )
+    console.print(result)
+    console.print(f"Picture: [bold]{result.save_plot()}[/]", soft_wrap=True, highlight=False)
 
 
 @app.command()
@@ -151,40 +138,29 @@ def sweep(
     `secureafl lab sweep mine.toml`
     """
     _check_packages()
-    from secureafl.lab.sweeps.recipes import row_of
-    from secureafl.lab.sweeps.sweep_files import find_sweep
-
     if show or recipe is None:
         console.print(_overview())
         return
     changes = {key: value for key, value in {"rounds": rounds, "source": source}.items() if value is not None}
-    name, found = find_sweep(recipe)
-    cells = found.cells(range(seeds), **changes | read_assignments(settings or []))
+    from secureafl import lab
 
-    def wanted(cell: CellSettings) -> bool:
-        rows = (row_of(found, cell.complete()) in row) if row else True
-        return rows and (not defense or cell.defense in defense) and (not attack or cell.attack in attack)
+    def wanted(cell: CellSettings, its_row: str) -> bool:
+        named = (not defense or cell.defense in defense) and (not attack or cell.attack in attack)
+        return named and (not row or its_row in row)
 
-    if not any(map(wanted, cells)):
-        raise SettingsError(f"no cell of {recipe!r} is left; it has {len(found.cells())}")
-    from secureafl.lab.cells.experiment import RunSettings
-    from secureafl.lab.reports.write import sweep_table
-    from secureafl.lab.simulation.task import check_device
-    from secureafl.lab.sweeps.sweep import run_sweep
-
-    check_device(device)
-    results = run_sweep(
-        name,
-        cells,
-        out,
-        jobs=jobs,
-        run=RunSettings(device=device, snapshot_rounds=snapshot_rounds),
-        console=console,
+    results = lab.sweep(
+        recipe,
+        seeds=seeds,
         wanted=wanted,
-        text=found.text,
+        out=out,
+        device=device,
+        snapshot_rounds=snapshot_rounds,
+        jobs=jobs,
+        console=console,
+        **changes | read_assignments(settings or []),
     )
-    console.print(sweep_table(name, found, results))
-    console.print(f"A report with figures: [bold]secureafl lab report {name} --out {out}[/]", soft_wrap=True)
+    console.print(results)
+    console.print(f"A report with plots: [bold]secureafl lab report {results.name} --out {out}[/]", soft_wrap=True)
 
 
 @app.command()
@@ -195,7 +171,7 @@ def report(
     everything: Annotated[bool, typer.Option("--all", help="All of them.")] = False,
     out: Out = OUT,
 ) -> None:
-    """Draw what was swept of RECIPE, finished or not: a self-contained HTML page, and its figures as PNG and PDF."""
+    """Draw what was swept of RECIPE, finished or not: a self-contained HTML page, and its plots as PNG and PDF."""
     if (recipe is None) != everything:
         raise SettingsError("say which table or figure, or --all")
     _check_packages()
@@ -221,6 +197,7 @@ def _overview() -> Table:
         table.add_column(
             column,
             style="bold" if column == "name" else None,
+            no_wrap=column != "what it shows",
             justify="right" if column in {"cells", "rounds"} else "left",
         )
     for name, recipe in RECIPES.items():

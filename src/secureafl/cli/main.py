@@ -5,13 +5,13 @@ from __future__ import annotations
 import csv
 import inspect
 import json
+import shlex
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
@@ -19,10 +19,15 @@ from rich.text import Text
 from secureafl import __version__
 from secureafl.cli.explain import ExplainingGroup
 from secureafl.cli.laboratory import app as lab
+from secureafl.cli.new import NEXT, Engine, create_app
 from secureafl.defenses import DEFENSES, DefenseEntry, find_defense
 from secureafl.errors import SettingsError
+from secureafl.fitted import FittedTable, PlainConsole
 from secureafl.plugins import installed, load_object
-from secureafl.server.record.address import Place, parse_place
+from secureafl.server.record.address import Place, parse_place, store_of
+from secureafl.server.record.entries import Event
+from secureafl.server.record.names import ClientNames, names_of
+from secureafl.server.record.resumption import ask_to_resume
 from secureafl.server.review import audit as auditing
 from secureafl.server.review import copying
 from secureafl.server.review import eject as ejecting
@@ -38,13 +43,13 @@ app = typer.Typer(
     name="secureafl",
     cls=ExplainingGroup,
     pretty_exceptions_show_locals=False,
-    help="Asynchronous federated learning that stays right when some clients lie.",
+    help="Asynchronous federated learning that stays right when some clients are malicious.",
     epilog="Start with: secureafl defenses",
     no_args_is_help=True,
     rich_markup_mode="markdown",
 )
 app.add_typer(lab, name="lab")
-console = Console()
+console = PlainConsole()
 
 
 def _print_version(wanted: bool) -> None:
@@ -59,7 +64,7 @@ def main(
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and leave.")
     ] = False,
 ) -> None:
-    """Asynchronous federated learning that stays right when some clients lie."""
+    """Asynchronous federated learning that stays right when some clients are malicious."""
     if (here := str(Path.cwd())) not in sys.path:
         sys.path.append(here)  # modules of the user's own are found; last, so that none of them hides another
 
@@ -76,6 +81,52 @@ def defenses(
         console.print("One with its settings: [bold]secureafl defenses NAME[/bold]")
         return
     console.print(_settings_table(name))
+    console.print(MARKS, markup=False, highlight=False)
+
+
+@app.command()
+def new(
+    folder: Annotated[Path, typer.Argument(metavar="APP", help="Folder for the app; its name is the app's.")],
+    engine: Annotated[Engine, typer.Option(help="A Flower app, or a job for NVIDIA FLARE.")] = Engine.FLOWER,
+) -> None:
+    """Write a small app that runs as it is, attack included, to be turned into your own.
+
+    For example: `secureafl new my-app`
+    """
+    for path in create_app(folder, engine):
+        console.print(str(path), markup=False, highlight=False, soft_wrap=True)
+    console.print("Next:", style="bold")
+    for command in (f"cd {shlex.quote(str(folder))}", *NEXT[engine]):
+        console.print(f"  {command}", markup=False, highlight=False, soft_wrap=True)
+
+
+@app.command()
+def check(
+    place: Annotated[
+        Path, typer.Argument(metavar="APP", help="Folder of a Flower app or of an NVFlare job, or the job's file.")
+    ],
+    clients: Annotated[int | None, typer.Option(min=1, help="How many clients there will be.")] = None,
+    parameters: Annotated[
+        int | None, typer.Option(min=1, help="How large the model is; needed only if the app does not say.")
+    ] = None,
+) -> None:
+    """Say what would go wrong with an app before it starts: settings, keys, ports, disk and memory.
+
+    The app's own code is imported, and its first model is made. Nothing is written.
+    """
+    from secureafl.cli.check import Level, check_app
+
+    problems = 0
+    colours = {Level.OK: "green", Level.NOTE: "yellow", Level.PROBLEM: "red"}
+    for finding in check_app(place, num_clients=clients, num_parameters=parameters):
+        problems += finding.level is Level.PROBLEM
+        said = visible(" ".join(finding.text.split()))
+        line = Text.assemble((f"{finding.level:<8}", colours[finding.level]), f"{finding.about:<9}", said)
+        console.print(line, soft_wrap=True)
+    if problems:
+        console.print(f"{problems} problem{'s' * (problems > 1)}: it would not run as it is.", style="bold")
+        raise typer.Exit(1)
+    console.print("Nothing stands in its way.", style="bold")
 
 
 RunArgument = Annotated[
@@ -86,12 +137,30 @@ RunArgument = Annotated[
 ]
 
 
+NUM_VERDICTS = 10
+"""A client's newest verdicts that are listed."""
+
+NamesOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--names",
+        envvar="SECUREAFL_NAMES",
+        metavar="FILE",
+        help="TOML file of clients' names; the run's own by default.",
+    ),
+]
+
+
 @app.command()
 def audit(
     run: RunArgument,
     update: Annotated[int | None, typer.Option(help="Explain the verdict on this arrival in plain words.")] = None,
+    client: Annotated[
+        str | None, typer.Option(help="One client alone: its id, its name, or the beginning of either.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
+    names_file: NamesOption = None,
 ) -> None:
     """Say who took part in a run, who was accepted, and why not.
 
@@ -99,33 +168,80 @@ def audit(
     Or it is the `postgresql://` URL given as `run-dir`.
     """
     place = parse_place(run)
-    with RecordedRun.open(place) as recorded:
+    with RecordedRun.open(place, whole=client is None) as recorded:
+        names = names_of(store_of(place), names_file)
+        if client is not None:
+            _audit_client(recorded, client, names, as_json=as_json)
+            return
         if update is not None:
             entry = auditing.arrival(recorded, update)
             if entry is None:
                 raise SettingsError(f"{place} has no arrival {update}")
-            for line in auditing.explain(entry):
+            for line in auditing.explain(entry, names):
                 console.print(Text(line))
             return
         records = auditing.client_records(recorded)
         if as_json:
-            typer.echo(json.dumps([record.summary() for record in records], indent=2))
+            typer.echo(json.dumps([_summary_of(record, names) for record in records], indent=2))
         elif as_csv:
-            writer = csv.DictWriter(sys.stdout, fieldnames=list(records[0].summary()) if records else [])
+            rows = [_summary_of(record, names) for record in records]
+            writer = csv.DictWriter(sys.stdout, fieldnames=list(rows[0]) if rows else [])
             writer.writeheader()
-            writer.writerows(_csv_row(record) for record in records)
+            writer.writerows({name: csv_cell(value) for name, value in row.items()} for row in rows)
         else:
             weighs = any(record.vote is not None for record in records)
-            console.print(_audit_table(place, records, recorded.facts, weighs=weighs))
+            console.print(_audit_table(place, records, recorded.facts, names, weighs=weighs))
             if found := notices(records, recorded.facts):
                 console.print(Text(ADVICE))
                 for client, why in found.items():
-                    console.print(Text(f"  {visible(client)}: {why}"), soft_wrap=True)
+                    console.print(Text(f"  {names.shown_with_id(client)}: {why}"), soft_wrap=True)
             console.print(
                 f"{_ABOUT_VOTE if weighs else _ABOUT_INFLUENCE}; stale: versions behind;\n"
                 "factor: how abruptly it changed, median; seen: last. More: --json, --csv.\n"
                 "One verdict in plain words: [bold]secureafl audit RUN --update N[/bold]"
             )
+
+
+def _audit_client(recorded: RecordedRun, asked: str, names: ClientNames, *, as_json: bool) -> None:
+    found = auditing.client_record(recorded, asked)
+    if found is None:
+        found = auditing.client_record(recorded, names.find(asked, recorded.journal.clients(), str(recorded.place)))
+    assert found is not None
+    record, entries = found
+    if as_json:
+        typer.echo(json.dumps(_summary_of(record, names), indent=2))
+        return
+    told = f"{record.accepted} of {record.arrivals} updates accepted"
+    told += "".join(f"; {count} {what}" for what, count in record.happened().most_common())
+    if record.vote is not None:
+        told += f"; its vote weighs {record.vote:.2g}"
+    console.print(Text(f"{names.shown_with_id(record.client)}: {told}."), soft_wrap=True)
+    for notice in notices([record], recorded.facts).values():
+        console.print(Text(f"{ADVICE} {notice}"), soft_wrap=True)
+    arrivals = [entry for entry in entries if entry.event is Event.ARRIVAL]
+    for entry in arrivals[-NUM_VERDICTS:]:
+        console.print(
+            Text(f"  arrival {entry.version}, {entry.seconds:.1f} s: {one_line(entry.reason)}"), soft_wrap=True
+        )
+    console.print(
+        "Only this client's rows were read and checked; [bold]secureafl verify RUN[/bold] checks all.\n"
+        "One verdict in plain words: [bold]secureafl audit RUN --update N[/bold]"
+    )
+
+
+@app.command()
+def resume(run: RunArgument) -> None:
+    """Have the next server on this run go on with it, instead of beginning a new one.
+
+    For any app, also a Flower app that does not list the setting `resume`: then start the app as before.
+    """
+    version = ask_to_resume(place := parse_place(run))
+    console.print(
+        f"The next server with run-dir = {place} goes on from version {version} of the model. Start the app as before.",
+        markup=False,
+        highlight=False,
+        soft_wrap=True,
+    )
 
 
 @app.command()
@@ -198,11 +314,12 @@ def watch(
     run: RunArgument,
     once: Annotated[bool, typer.Option("--once", help="Print one picture and leave.")] = False,
     every: Annotated[float, typer.Option(min=0.1, metavar="SECONDS", help="Time between two looks.")] = 1.0,
+    names_file: NamesOption = None,
 ) -> None:
     """Show a run in the terminal while it runs, until it is over or Ctrl-C."""
     from secureafl.view import terminal
 
-    terminal.watch(parse_place(run), console, once=once, seconds=every)
+    terminal.watch(parse_place(run), console, once=once, seconds=every, names=names_file)
 
 
 @app.command()
@@ -216,8 +333,9 @@ def dashboard(
             envvar="SECUREAFL_DASHBOARD_TOKEN", help="Ask visitors for this; made if others can reach the server."
         ),
     ] = None,
+    names_file: NamesOption = None,
 ) -> None:
-    """Show a run in the browser, live or finished, until Ctrl-C. Reads only."""
+    """Show a run in the browser, live or finished, until Ctrl-C; or a folder of runs, to compare them. Reads only."""
     from secureafl.view.web.serve import serve
 
     place = parse_place(run)
@@ -226,7 +344,41 @@ def dashboard(
         console.print(f"{place} is shown at {address}", soft_wrap=True, markup=False, highlight=False)
         console.print("Ctrl-C ends it.")
 
-    serve(place, host=host, port=port, token=token, say=say)
+    serve(place, host=host, port=port, token=token, say=say, names=names_file)
+
+
+@app.command()
+def standby(
+    run: Annotated[
+        str, typer.Argument(metavar="RUN", help="The run's postgresql://USER@HOST/DATABASE/RUN; it may begin later.")
+    ],
+    command: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[-- COMMAND...]", help="What starts the next server, with resume set."),
+    ] = None,
+    start_seconds: Annotated[
+        float, typer.Option(min=1.0, help="How long such a server may take until it leads.")
+    ] = 120.0,
+    metrics_port: Annotated[
+        int | None, typer.Option(min=1, max=65535, help="Answer Prometheus' scrapes on this port.")
+    ] = None,
+    metrics_host: Annotated[str, typer.Option(help="Address to bind that port to.")] = "127.0.0.1",
+) -> None:
+    """Follow a run in a database, repeat and check every row, and start the next server when its leader is gone.
+
+    For example: `secureafl standby postgresql://secureafl@db/runs/today -- flwr run . production --run-config
+    secureafl.resume=true`. It goes on until the run is finished. Without a command it follows and checks, and starts
+    nothing.
+    """
+    place = parse_place(run)
+    if isinstance(place, Path):
+        raise SettingsError(
+            f"a standby follows a run in a database, and {place} is a folder: move it there with"
+            " secureafl copy, or let a service manager start its server again, with resume set"
+        )
+    from secureafl.server.standby.command import run_standby
+
+    run_standby(place, command or [], start_seconds=start_seconds, host=metrics_host, port=metrics_port, say=typer.echo)
 
 
 @app.command()
@@ -246,6 +398,7 @@ def replay(
         ),
     ] = None,
     evaluate_every: Annotated[int, typer.Option(min=1, help="Arrivals between two scores.")] = 100,
+    names_file: NamesOption = None,
 ) -> None:
     """Judge a recorded run again under another defense or setting, and show what would have changed.
 
@@ -255,16 +408,18 @@ def replay(
         machine = recorded.machine(defense=defense, changes=read_assignments(changes or []))
         scorer = _function(evaluate) if evaluate is not None else None
         found = compare(recorded, machine, evaluate=scorer, evaluate_every=evaluate_every)
+        names = names_of(store_of(recorded.place), names_file)
     own = visible(str(recorded.facts["defense"]))
-    table = Table(title=escape(f"{recorded.place}: {found.num_arrivals} arrivals, {own} then, {defense or own} now"))
-    for column in ("client", "arrivals", "accepted then", "accepted now"):
-        table.add_column(column, justify="left" if column == "client" else "right")
+    table = FittedTable(title=f"{recorded.place}: {found.num_arrivals} arrivals, {own} then, {defense or own} now")
+    table.add_column("client")
+    for column in ("updates", "accepted then", "accepted now"):
+        table.add_column(column, justify="right")
     rows = [
         (found.accepted_now[client] / count, found.accepted_then[client] / count, client, count)
         for client, count in found.arrivals.items()
     ]
     for now, then, client, count in sorted(rows):
-        table.add_row(Text(visible(client)), str(count), f"{then:.0%}", f"{now:.0%}")
+        table.add_row(Text(names.shown(client)), str(count), f"{then:.0%}", f"{now:.0%}")
     console.print(table)
     for (before, after), count in found.changed.most_common():
         change = f"{one_line(before)} then, {one_line(after)} now"
@@ -278,8 +433,12 @@ def replay(
 @app.command()
 def eject(
     run: RunArgument,
-    client: Annotated[list[str], typer.Option(help="A client to take out; may be given several times.")],
+    client: Annotated[
+        list[str],
+        typer.Option(help="A client to take out, by id, name, or the beginning of one; may be given several times."),
+    ],
     out: Annotated[str, typer.Option(metavar="RUN", help="Folder or URL for the repaired run.")],
+    names_file: NamesOption = None,
 ) -> None:
     """Rebuild a run's model without the contribution of some clients, from its journal alone.
 
@@ -287,7 +446,8 @@ def eject(
     """
     repaired = parse_place(out)
     with RecordedRun.open(parse_place(run)) as recorded:
-        repair = ejecting.eject(recorded, client, repaired)
+        names = names_of(store_of(recorded.place), names_file)
+        repair = ejecting.eject(recorded, client, repaired, names=names)
     console.print(f"{repair.removed} arrivals taken out, {repair.kept} kept; the model moved by {repair.distance:.4g}.")
     if repair.left_out:
         console.print(
@@ -327,8 +487,10 @@ def _scores_table(scores: list[tuple[int, Mapping[str, float], Mapping[str, floa
     return table
 
 
-def _csv_row(record: auditing.ClientRecord) -> dict[str, object]:
-    return {name: csv_cell(value) for name, value in record.summary().items()}
+def _summary_of(record: auditing.ClientRecord, names: ClientNames) -> dict[str, object]:
+    """The record as plain values, with the client's name if the operator gave any."""
+    found = record.summary()
+    return {"client": found.pop("client"), "name": names.get(record.client), **found} if names else found
 
 
 _ABOUT_VOTE = "vote: what the client's vote weighs now, 1 is whole"
@@ -336,16 +498,27 @@ _ABOUT_INFLUENCE = "influence: how far the model follows the client"
 
 
 def _audit_table(
-    place: Place, records: list[auditing.ClientRecord], facts: Mapping[str, Any], *, weighs: bool
-) -> Table:
+    place: Place,
+    records: list[auditing.ClientRecord],
+    facts: Mapping[str, Any],
+    names: ClientNames,
+    *,
+    weighs: bool,
+) -> FittedTable:
     """`weighs`: the defense says what votes weigh; otherwise the table has each client's influence."""
-    table = Table(
-        title=escape(str(place)), box=None, pad_edge=False, collapse_padding=True, header_style="bold underline"
+    table = FittedTable(
+        title=str(place),
+        box=None,
+        pad_edge=False,
+        collapse_padding=True,
+        header_style="bold underline",
     )
-    table.add_column("client", no_wrap=True)
-    for column in ("updates", "accepted", "vote" if weighs else "influence", "stale", "factor", "seen"):
-        table.add_column(column, justify="right", no_wrap=True)
-    table.add_column("why not, and what else", no_wrap=True)
+    table.add_column("client")
+    columns = {"updates": 0, "accepted": 0, "vote" if weighs else "influence": 2, "stale": 4, "factor": 3, "seen": 5}
+    for column, rank in columns.items():
+        table.add_column(column, rank=rank, justify="right")
+    table.add_column("why not, and what else", rank=1)
+    table.add_column("id" if names else "", rank=6)
     for record in records:
         summary = record.summary()
         factor, staleness = summary["lipschitz factor 50%"], summary["staleness"]
@@ -353,7 +526,7 @@ def _audit_table(
         share = f"{record.influence:.1%}" if record.influence is not None else ""
         happened = [f"{count} {one_line(what)}" for what, count in record.happened().items()]
         table.add_row(
-            Text(visible(record.client)),
+            Text(names.shown(record.client)),
             str(record.arrivals),
             f"{record.share_accepted:.0%}",
             vote if weighs else share,
@@ -361,13 +534,21 @@ def _audit_table(
             "" if factor is None else f"{factor:.3g}",
             f"{record.last_seen:.0f} s",
             Text("\n".join([*said_of(record.client, facts), *happened])),
+            Text(visible(record.client) if names.get(record.client) is not None else ""),
         )
     return table
 
 
+MARKS = (
+    "[P] a value of the SecureAFL paper, [O] of the method's own paper, [C] of published code, [A] our choice,\n"
+    "[U] not said by the paper."
+)
+"""What the letters behind settings mean."""
+
+
 def _overview() -> Table:
-    table = Table(title="Defenses")
-    table.add_column("name", style="bold")
+    table = Table(title="Defenses", title_justify="left")
+    table.add_column("name", style="bold", no_wrap=True)
     table.add_column("what it does")
     table.add_column("needs trusted data")
     for name in dict.fromkeys([*DEFENSES, *installed("defense")]):
@@ -381,7 +562,8 @@ def _settings_table(name: str) -> Table:
     entry = find_defense(name)
     table = Table(title=escape(f"{name}: {_summary(entry)}"), title_justify="left", show_lines=True)
     for column in ("setting", "default", "meaning"):
-        table.add_column(column, style="bold" if column == "setting" else None, overflow="fold")
+        is_name = column == "setting"
+        table.add_column(column, style="bold" if is_name else None, overflow="fold", no_wrap=is_name)
     for key, field in entry.settings.model_fields.items():
         table.add_row(key, str(field.default), " ".join((field.description or "").split()))
     if not entry.settings.model_fields:
@@ -390,7 +572,10 @@ def _settings_table(name: str) -> Table:
 
 
 def _summary(entry: DefenseEntry) -> str:
-    """What the defense's own file says of it in its opening paragraph."""
+    """What the defense's own file, or the package it is, says of it in its opening paragraph."""
     described = entry.make if entry.settings is Settings else entry.settings
-    opening = " ".join((inspect.getdoc(inspect.getmodule(described)) or "").split("\n\n")[0].split())
+    module = inspect.getmodule(described)
+    if module is not None and module.__name__.endswith(".flat_settings"):  # of a method that is a package
+        module = sys.modules[module.__name__.rpartition(".")[0]]
+    opening = " ".join((inspect.getdoc(module) or "").split("\n\n")[0].split())
     return opening.partition(": ")[2] or opening

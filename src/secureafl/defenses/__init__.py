@@ -22,6 +22,7 @@ from secureafl.defenses.secureafl import PAPER, PAPER_VARIANTS, SecureAFL, Secur
 from secureafl.defenses.trusted import Reference, Score, Scorer
 from secureafl.defenses.zenopp import ZenoPP, ZenoPPSettings
 from secureafl.errors import SettingsError
+from secureafl.history import RowSettings
 from secureafl.plugins import find_own, read_constructor, require_class
 from secureafl.settings import Settings
 
@@ -33,7 +34,7 @@ class DefenseEntry(NamedTuple):
     settings: type[Settings] = Settings
     """`Settings` itself for a constructor that takes none."""
     needs: tuple[str, ...] = ()
-    """Any of `server_lr`, `seed`, `reference` and `score`."""
+    """Any of `server_lr`, `seed`, `reference`, `score` and `rows`."""
 
     def build(self, name: str, dim: int, settings: Mapping[str, Any], given: Mapping[str, Any]) -> Defense:
         """The defense for a model of `dim` parameters; it takes of `given` what it needs. `name` is for messages."""
@@ -46,7 +47,7 @@ class DefenseEntry(NamedTuple):
 
 
 DEFENSES: Mapping[str, DefenseEntry] = {
-    "secureafl": DefenseEntry(SecureAFL, SecureAFLSettings, ("server_lr", "seed")),
+    "secureafl": DefenseEntry(SecureAFL, SecureAFLSettings, ("server_lr", "seed", "rows")),
     "asyncsgd": DefenseEntry(AsyncSGD, AsyncSGDSettings),
     "fedbuff": DefenseEntry(FedBuff, FedBuffSettings),
     "kardam": DefenseEntry(Kardam, KardamSettings),
@@ -83,6 +84,7 @@ def build_defense(
     seed: int = 0,
     reference: Reference | None = None,
     score: Scorer | None = None,
+    rows: RowSettings = RowSettings(),
 ) -> Defense:
     """The defense called `name` for a model of `dim` parameters; `module:Name` for one of the user's own.
 
@@ -91,9 +93,13 @@ def build_defense(
     seed       secret, from which a defense's lots follow
     reference  gradient on trusted data, for Zeno++ and AFLGuard
     score      loss and entropy on trusted data, for Sageflow
+    rows       where clients' rows lie, for SecureAFL
     """
-    given = {"server_lr": server_lr, "seed": seed, "reference": reference, "score": score}
-    return find_defense(name).build(name, dim, settings or {}, given)
+    given = {"server_lr": server_lr, "seed": seed, "reference": reference, "score": score, "rows": rows}
+    entry = find_defense(name)
+    if rows.rows != "memory" and "rows" not in entry.needs:
+        raise SettingsError(f"rows = {rows.rows!r} does nothing with defense {name!r}: it keeps no rows of clients")
+    return entry.build(name, dim, settings or {}, given)
 
 
 __all__ = [

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Protocol, runtime_checkable
+from dataclasses import dataclass
+from typing import Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 
 from secureafl import kernels
-from secureafl.types import Array, ClientId, Model, StateDict, Update, Vector, Verdict
+from secureafl.text import in_bytes
+from secureafl.types import Array, ArrayInRows, ClientId, Model, StateDict, StateView, Update, Vector, Verdict
 
 
 @runtime_checkable
@@ -27,6 +29,66 @@ class Defense(Protocol):
 
     def load_state_dict(self, state: Mapping[str, Array]) -> None:
         """Take over what `state_dict` of an equally configured object returned."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClientMemory:
+    """What a defense takes for its clients, in bytes.
+
+    row       of each client whose last update is kept, where rows lie
+    beside    of each of these in memory, beside its row
+    max_rows  of so many clients at most; None for everyone
+    client    of every client that was ever heard
+    fixed     however few there are
+    rows_in   where rows lie
+    """
+
+    row: int
+    beside: int
+    max_rows: int | None
+    client: int
+    fixed: int
+    rows_in: str = "memory"
+
+    def in_memory(self, num_clients: int) -> int:
+        """Bytes of memory for so many clients, at most."""
+        each = self.beside + (self.row if self.rows_in == "memory" else 0)
+        return self.fixed + self._num_rows(num_clients) * each + num_clients * self.client
+
+    def elsewhere(self, num_clients: int) -> int:
+        """Bytes that their rows take where they lie, if that is not in memory."""
+        return 0 if self.rows_in == "memory" else self._num_rows(num_clients) * self.row
+
+    def _num_rows(self, num_clients: int) -> int:
+        return num_clients if self.max_rows is None else min(num_clients, self.max_rows)
+
+    def __str__(self) -> str:
+        each = self.beside + (self.row if self.rows_in == "memory" else 0)
+        said = f"{in_bytes(each)} for each client whose last update is kept"
+        if self.max_rows is None:
+            said += ", which is everyone (max_seats limits it)"
+        else:
+            said += f", {self.max_rows:,} at most: {in_bytes(self.max_rows * each)}"
+        if self.rows_in != "memory":
+            limit = "" if self.max_rows is None else f", {in_bytes(self.max_rows * self.row)} at most"
+            said += f"; its row, {in_bytes(self.row)}, in the {self.rows_in}{limit}"
+        return f"{said}; {in_bytes(self.client)} for each client ever heard; {in_bytes(self.fixed)} besides"
+
+
+@runtime_checkable
+class SaysMemory(Protocol):
+    """A defense that keeps something of each client may say how much."""
+
+    def client_memory(self) -> ClientMemory:
+        """What it takes for its clients."""
+
+
+@runtime_checkable
+class ViewsState(Protocol):
+    """A defense whose state may be larger than memory has another way to save it."""
+
+    def state_view(self) -> StateView:
+        """As `state_dict`, but large arrays are read row by row when they are written. Good until the next step."""
 
 
 @runtime_checkable
@@ -89,7 +151,10 @@ def staleness(update: Update, model: Model) -> int:
     return model.version - update.base.version
 
 
-def scoped(prefix: str, state: Mapping[str, Array]) -> StateDict:
+Kept = TypeVar("Kept", bound=Array | ArrayInRows)
+
+
+def scoped(prefix: str, state: Mapping[str, Kept]) -> dict[str, Kept]:
     """The state dictionary of a part, its keys marked `prefix.` inside that of the whole."""
     return {f"{prefix}.{key}": value for key, value in state.items()}
 

@@ -3,14 +3,14 @@ too often, and damp it by its staleness.
 
 G. Damaskinos et al., "Asynchronous Byzantine Machine Learning (the case of SGD)", ICML 2018.
 
-    K_p = |g - g_prev| / |w_base - w_prev|, refreshed at every upload of client p
+    K_p = |g - g_prev| / |w_base - w_prev|, refreshed at every update of client p
     Lipschitz filter:   accept iff the candidate's coefficient is at most the (n - f)/n quantile of all K_p
     frequency filter:   accept iff p is not among the last 2f accepted clients
     step:               Lambda(staleness) g
 
 Departures: the published frequency rule ("any f clients give at most f of 2f + 1 consecutive updates") taken literally
 deadlocks after early repeats, so its steady-state equivalent above is used; f is a share of the clients known so far,
-since clients may join late; a client's first upload has no coefficient and passes the Lipschitz filter.
+since clients may join late; a client's first update has no coefficient and passes the Lipschitz filter.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class KardamSettings(Settings):
     malicious_fraction: float = Field(0.2, ge=0.0, lt=1.0)
     """Assumed share of malicious clients: f = floor(share * clients known). [A]"""
     candidate: Literal["own_previous", "last_accepted"] = "own_previous"
-    """What the arriving update is compared with: the client's own previous upload, or the last accepted update of
+    """What the arriving update is compared with: the client's own previous update, or the last accepted update of
     anyone and the model it was applied to, as the authors' template does. [A]"""
     lipschitz_filter: bool = True
     """Whether the coefficient is tested. [O: yes]"""
@@ -51,7 +51,7 @@ class KardamSettings(Settings):
 
 
 class Kardam:
-    """Remembers the last upload of every client and the last accepted one."""
+    """Remembers the last update of every client and the last accepted one."""
 
     def __init__(self, dim: int, settings: KardamSettings = KardamSettings()) -> None:
         self._dim = dim

@@ -37,6 +37,9 @@ class EngineSettings(FederationSettings):
     """Seed of those draws."""
     keys_file: Path | None = None
     """TOML file of public keys, `client = "base64"`; when given, every update must be signed."""
+    names_file: Path | None = None
+    """TOML file of clients' names, `"7345310127518283649" = "hospital-a"`, for tables and pages. It is kept with the
+    run."""
     region_dir: Path | None = None
     """If this server serves a region of a larger federation: the folder in which it meets the region's client of the
     server above. Goes together with `upstream`."""
@@ -47,9 +50,13 @@ class EngineSettings(FederationSettings):
     metrics_host: str = "127.0.0.1"
     """Address that port is opened on. Scrapes are not authenticated: open it to a network you trust, or to none."""
     sinks: Annotated[tuple[str, ...], BeforeValidator(split_sinks)] = ()
-    """Where figures are sent: any of `tensorboard:DIR`, `mlflow:URI`, `wandb:DIR`. A text with commas is a list."""
+    """Where metrics are sent: any of `tensorboard:DIR`, `mlflow:URI`, `wandb:DIR`. A text with commas is a list."""
     sink_seconds: float = Field(15.0, gt=0.0)
     """Time between two such sendings."""
+
+    def waiting_for(self) -> str:
+        """Who has to be there before the first model goes out, for the line that says so."""
+        return "clients"
 
     def facts(self) -> dict[str, object]:
         return {**super().facts(), "signing": self.keys_file is not None}

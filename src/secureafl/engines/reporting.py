@@ -14,7 +14,7 @@ from secureafl.errors import SettingsError
 from secureafl.server import Federation
 from secureafl.server.report.sinks import Facts, Feed, check_sinks
 
-NOT_THE_RUN = {"metrics_port", "metrics_host", "sinks", "sink_seconds", "keys_file"}
+NOT_THE_RUN = {"metrics_port", "metrics_host", "sinks", "sink_seconds", "keys_file", "names_file"}
 """Settings that say nothing about how the run learns."""
 
 
@@ -45,12 +45,11 @@ def reporting(federation: Federation, settings: EngineSettings, console: Console
 def _serve_metrics(
     federation: Federation, settings: EngineSettings, say: Callable[[str], None], stack: contextlib.ExitStack
 ) -> None:
-    from secureafl.server.report.prometheus import MetricsServer
+    from secureafl.server.report.prometheus import MetricsServer, TelemetryCollector
 
     try:
-        server = MetricsServer(
-            federation.telemetry, host=settings.metrics_host, port=settings.metrics_port, run_dir=settings.run_dir
-        )
+        collector = TelemetryCollector(federation.telemetry, settings.run_dir)
+        server = MetricsServer(collector, host=settings.metrics_host, port=settings.metrics_port)
     except SettingsError as error:
         say(str(error))
         return

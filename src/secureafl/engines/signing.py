@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import logging
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -20,6 +21,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from secureafl.errors import SettingsError
 from secureafl.files import create_private
 
+_LOG = logging.getLogger(__name__)
 DOMAIN = b"secureafl update v1\0"
 
 PublicKeys: TypeAlias = Mapping[str, Ed25519PublicKey]
@@ -110,6 +112,36 @@ def read_keys(path: Path) -> PublicKeys:
         except (ValueError, TypeError):
             raise SettingsError(f"{path}: the key of client {client!r} is not a base64 Ed25519 public key") from None
     return keys
+
+
+class KeysFile:
+    """The server's list, in a file that may change while the server runs: who is taken off it is refused at once."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._seen = _version_of(path)
+        self._keys = read_keys(path)
+
+    def get(self, client: str) -> Ed25519PublicKey | None:
+        """The key that this client's updates must be signed with now. A new list that cannot be read changes nothing,
+        and is said in the log.
+        """
+        if (now := _version_of(self._path)) != self._seen:
+            self._seen = now
+            try:
+                self._keys = read_keys(self._path)
+            except SettingsError as error:
+                _LOG.warning("%s; the keys read before stay in force", error)
+        return self._keys.get(client)
+
+
+def _version_of(path: Path) -> tuple[int, int, int] | None:
+    """Another one once the file was written or replaced."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size, found.st_ino
 
 
 def _statement(nonce: bytes, version: int, update_digest: bytes) -> bytes:

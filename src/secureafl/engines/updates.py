@@ -26,7 +26,7 @@ class UpdateReader:
         self.max_bytes = MAX_BYTES_FACTOR * 4 * num_values + 4096 * len(layout.names)
         self._layout = layout
         self._client_returns = settings.client_returns
-        self._keys = signing.read_keys(settings.keys_file) if settings.keys_file is not None else None
+        self._keys = signing.KeysFile(settings.keys_file) if settings.keys_file is not None else None
 
     def read(
         self,

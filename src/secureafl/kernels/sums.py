@@ -171,7 +171,7 @@ def _survey(delta, base, row, consensus, signs, sketch, base_sketch):  # type: i
 def _put(votes, row, delta, of_delta, of_row, before, after, units, unit, lead, mean, direction):  # type: ignore[no-untyped-def]
     for x in range(len(votes)):
         old = row[x]
-        new = of_delta * delta[x] + of_row * old
+        new = of_delta * delta[x] + of_row * old + np.float32(0)  # no -0, which the next rejection would turn to 0
         votes[x] += np.int64(np.rint(after * units * np.float64(new))) - np.int64(
             np.rint(before * units * np.float64(old))
         )

@@ -5,16 +5,19 @@ from secureafl.server.live.federation import Assignment, Federation, Result, Sta
 from secureafl.server.machine import Machine, MachineSettings, Ticket
 from secureafl.server.record.address import RunUrl
 from secureafl.server.record.run import Run
+from secureafl.server.standby.follower import Lag, Standby
 
 __all__ = [
     "Assignment",
     "Federation",
     "FederationSettings",
+    "Lag",
     "Machine",
     "MachineSettings",
     "Result",
     "Run",
     "RunUrl",
+    "Standby",
     "Status",
     "Ticket",
 ]

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
 from secureafl.defenses import Defense, Reference, Scorer, build_defense, find_defense
 from secureafl.errors import SettingsError, UnknownSettingError
+from secureafl.history import RowSettings
 from secureafl.server.machine import MachineSettings
 from secureafl.server.record.run import StoreSettings
 
 
-class FederationSettings(StoreSettings):
+class FederationSettings(StoreSettings, RowSettings):
     """One federation: how it judges, when it ends, what it reports."""
 
     defense: str = "secureafl"
@@ -90,4 +92,12 @@ class FederationSettings(StoreSettings):
             seed=seed,
             reference=reference,
             score=score,
+            rows=self.row_settings(),
         )
+
+    def row_settings(self) -> RowSettings:
+        """Where rows lie: by default in the run's own folder, if they lie in a file."""
+        chosen = {name: getattr(self, name) for name in RowSettings.model_fields}
+        if self.rows == "mapped" and self.rows_dir is None and isinstance(self.run_dir, Path):
+            chosen["rows_dir"] = self.run_dir
+        return RowSettings(**chosen)

@@ -23,10 +23,32 @@ import numpy as np
 from pydantic import Field
 
 from secureafl import kernels
-from secureafl.defenses.base import CountsOnRate, Defense, MeetsClients, norm, scoped, unscoped
+from secureafl.defenses.base import (
+    ClientMemory,
+    CountsOnRate,
+    Defense,
+    MeetsClients,
+    SaysMemory,
+    ViewsState,
+    norm,
+    scoped,
+    unscoped,
+)
 from secureafl.errors import SecureAFLError, SettingsError, StateError
 from secureafl.settings import Settings
-from secureafl.types import UNJUDGED, Array, ClientId, Model, Reason, StateDict, Update, Vector, Verdict, refuse
+from secureafl.types import (
+    UNJUDGED,
+    Array,
+    ClientId,
+    Model,
+    Reason,
+    StateDict,
+    StateView,
+    Update,
+    Vector,
+    Verdict,
+    refuse,
+)
 
 _WHOLE = np.float32(1.0)
 """The server above is followed the whole way."""
@@ -69,6 +91,7 @@ class Machine:
                 f"the defense counts on server_lr = {rate}, the machine has {settings.server_lr}: give both the same"
             )
         self.defense = defense
+        self._meet = defense.meet if isinstance(defense, MeetsClients) else None
         self.settings = settings
         self._server_lr = np.float32(settings.server_lr)
         self._model = Model(0, _frozen(params.astype(np.float32)))
@@ -204,8 +227,20 @@ class Machine:
         span = max(1, min(self.settings.average_over, self._model.version // 10))
         self._average += (self._model.params - self._average) / np.float32(span)
 
+    def client_memory(self) -> ClientMemory | None:
+        """What the defense takes for its clients; None if it does not say."""
+        return self.defense.client_memory() if isinstance(self.defense, SaysMemory) else None
+
     def state_dict(self) -> StateDict:
         """Everything, so that an equally configured machine goes on bit for bit."""
+        return {**self._own_state(), **scoped("defense", self.defense.state_dict())}
+
+    def state_view(self) -> StateView:
+        """The same, of which the defense may read some when it is written: good until the next arrival."""
+        kept = self.defense.state_view() if isinstance(self.defense, ViewsState) else self.defense.state_dict()
+        return {**self._own_state(), **scoped("defense", {**kept})}
+
+    def _own_state(self) -> StateDict:
         versions = self.held_versions
         distinct = {id(self._held[v].params): self._held[v].params for v in versions}
         places = {key: place for place, key in enumerate(distinct)}
@@ -219,7 +254,6 @@ class Machine:
             "params": np.stack(list(distinct.values())),
             "average": self._average.copy(),
             "names": np.frombuffer(json.dumps(self._names).encode(), np.uint8).copy(),
-            **scoped("defense", self.defense.state_dict()),
         }
 
     def load_state_dict(self, state: Mapping[str, Array]) -> None:
@@ -243,8 +277,8 @@ class Machine:
             self._introduce(client, name)
 
     def _introduce(self, client: ClientId, name: str) -> None:
-        if isinstance(self.defense, MeetsClients) and name != self.settings.upstream:
-            self.defense.meet(client, name)
+        if self._meet is not None and name != self.settings.upstream:
+            self._meet(client, name)
 
     def _judge(self, ticket: Ticket, delta: Vector) -> Verdict:
         age = self._model.version - ticket.version

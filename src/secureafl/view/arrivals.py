@@ -25,7 +25,7 @@ MEASURES: dict[str, str] = {
     "norm": "length of the update",
 }
 """What a defense may judge by, the most telling first; every arrival that could be judged has a norm."""
-KEPT = (*MEASURES, "threshold", "staleness")
+KEPT = (*MEASURES, "threshold", "staleness", "vote", "steps_left")
 
 
 class Arrivals:
@@ -82,6 +82,7 @@ class Table:
         self.accepted = integers["accepted"].astype(bool)
         self.seconds = np.maximum.accumulate(numbers["seconds"]) if len(numbers["seconds"]) else numbers["seconds"]
         self.threshold, self.staleness = numbers["threshold"], numbers["staleness"]
+        self.vote, self.steps_left = numbers["vote"], numbers["steps_left"]
         self._numbers = numbers
 
     def __len__(self) -> int:

@@ -52,6 +52,8 @@ class Points:
     """One of so many accepted and of so many rejected arrivals is drawn."""
     not_finite: int
     """Arrivals that have a measure which cannot be drawn."""
+    unmeasured: int
+    """Arrivals that have no measure."""
     logarithmic: bool
 
 
@@ -116,6 +118,7 @@ def points(table: Table, places: Integers | None = None, max_points: int = MAX_P
         threshold=np.where(np.isfinite(threshold), threshold, np.nan),
         every=(every[0], every[1]),
         not_finite=not_finite,
+        unmeasured=int((~has_measure).sum()),
         logarithmic=logarithmic,
     )
 

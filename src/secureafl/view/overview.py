@@ -7,7 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from secureafl.defenses.base import ClientMemory
+from secureafl.server.record.store import StandbyReport
 from secureafl.server.review.audit import ClientRecord, least_accepted
+from secureafl.text import in_bytes
 from secureafl.view.arrivals import MEASURES, Numbers
 from secureafl.view.reader import RunReader, State
 
@@ -47,6 +50,10 @@ class Overview:
     rejections: dict[str, int]
     """Reason -> how often, the most frequent first."""
     troubles: dict[str, int]
+    standbys: list[StandbyReport]
+    """Servers that follow the run, and are ready to take over."""
+    memory: str | None
+    """What these clients take at the server, at most; before there are any, what each will take."""
 
 
 def overview(reader: RunReader) -> Overview:
@@ -78,7 +85,22 @@ def overview(reader: RunReader) -> Overview:
             threshold=float(thresholds[-1]) if len(thresholds) else None,
             rejections=dict(reader.rejections.most_common()),
             troubles=dict(reader.troubles.most_common()),
+            standbys=list(reader.standbys),
+            memory=_memory(reader),
         )
+
+
+def _memory(reader: RunReader) -> str | None:
+    said = reader.facts.get("memory")
+    if not isinstance(said, dict):
+        return None
+    memory, num_clients = ClientMemory(**said), len(reader.records)
+    if not num_clients:
+        return str(memory)
+    text = f"{in_bytes(memory.in_memory(num_clients))} at most"
+    if elsewhere := memory.elsewhere(num_clients):
+        text += f", {in_bytes(elsewhere)} in the {memory.rows_in}"
+    return text
 
 
 def worst_clients(reader: RunReader, limit: int) -> list[ClientRecord]:

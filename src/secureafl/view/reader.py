@@ -8,11 +8,14 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from enum import StrEnum
+from pathlib import Path
 from typing import Any
 
 from secureafl.server.record.address import Place, store_of
 from secureafl.server.record.entries import Entry, Event
 from secureafl.server.record.journal import Journal
+from secureafl.server.record.names import names_of
+from secureafl.server.record.store import StandbyReport
 from secureafl.server.review.audit import ClientRecord
 from secureafl.view.arrivals import Arrivals
 
@@ -47,11 +50,13 @@ class State(StrEnum):
 class RunReader:
     """One run's arrivals, clients and events. Threads share it by holding `lock`."""
 
-    def __init__(self, place: Place, *, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, place: Place, *, names: Path | None = None, clock: Callable[[], float] = time.time) -> None:
+        """`names` is a file of clients' names; without one, those that are kept with the run are shown."""
         self.place = place
         self.lock = threading.RLock()
         self._store = store_of(place)
         self._clock = clock
+        self.names = names_of(self._store, names)
         self._clear()
         self.refresh()
 
@@ -63,6 +68,7 @@ class RunReader:
         self.troubles: Counter[str] = Counter()
         self.events: deque[Entry] = deque(maxlen=KEPT_EVENTS)
         """What happened beside arrivals, the newest at the end."""
+        self.standbys: list[StandbyReport] = []
         self.last_number = 0
         self.seconds = 0.0
         self._finished = False
@@ -86,6 +92,7 @@ class RunReader:
                 for entry in journal.entries(after=self.last_number):
                     self._take(entry)
             self._closed = closed
+            self.standbys = self._store.standbys()
             self._read_at = time.monotonic()
             return self.last_number > before
 

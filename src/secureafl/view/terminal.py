@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 from rich.console import Console, Group, RenderableType
@@ -12,7 +13,9 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from secureafl.fitted import FittedTable
 from secureafl.server.record.address import Place
+from secureafl.server.record.store import StandbyReport
 from secureafl.server.review.notices import ADVICE, notices
 from secureafl.text import one_line, visible
 from secureafl.view.arrivals import Numbers
@@ -36,12 +39,13 @@ def watch(
     *,
     once: bool = False,
     seconds: float = 1.0,
+    names: Path | None = None,
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
     """Draw the run every so many seconds until it is over or the user has seen enough; with `once`, draw it once."""
-    reader = RunReader(place)
+    reader = RunReader(place, names=names)
     if once:
-        console.print(picture(reader))
+        console.print(picture(reader, expand=console.is_terminal))
         return
     with Live(picture(reader, console.height), console=console, auto_refresh=False) as live:
         try:
@@ -53,19 +57,29 @@ def watch(
             return
 
 
-def picture(reader: RunReader, height: int = FULL_HEIGHT) -> RenderableType:
-    """The run as it stands, in about so many lines."""
+def picture(reader: RunReader, height: int = FULL_HEIGHT, *, expand: bool = True) -> RenderableType:
+    """The run as it stands, in about so many lines; with `expand`, as wide as the terminal."""
     with reader.lock:
         now = overview(reader)
         if now.version == 0:
-            return Panel(Text("No update has arrived yet."), title=_title(now), title_align="left")
+            waiting = "No update has arrived yet."
+            if now.memory is not None:
+                waiting += f"\nMemory for clients: {now.memory}."
+            return Panel(Text(waiting), title=_title(now), title_align="left", expand=expand)
         parts: list[RenderableType] = [_figures(now), Text(), _curves(reader, now)]
         if now.rejected:
             parts += [Text(), _worst(reader, min(NUM_WORST, max(3, height - FRAME_HEIGHT)))]
         if now.rejected and height >= FULL_HEIGHT:
             parts += [Text(), _latest(reader)]
         parts += [part for text in _notices(reader) for part in (Text(), text)]
-        return Panel(Group(*parts), title=_title(now), title_align="left", subtitle=_advice(now), subtitle_align="left")
+        return Panel(
+            Group(*parts),
+            title=_title(now),
+            title_align="left",
+            subtitle=_advice(now),
+            subtitle_align="left",
+            expand=expand,
+        )
 
 
 def _title(now: Overview) -> Text:
@@ -91,7 +105,18 @@ def _figures(now: Overview) -> Table:
     judged = _strong(number(now.typical))
     judged.append(f" against {number(now.threshold)}" if now.threshold is not None else "")
     grid.add_row(now.measure_label, judged, *_troubles(now))
+    for standby in now.standbys:
+        grid.add_row("standby", Text(visible(standby.name)), "behind by", _behind(standby))
+    if now.memory is not None:
+        grid.add_row("memory for clients", _strong(now.memory))
     return grid
+
+
+def _behind(standby: StandbyReport) -> Text:
+    said = _strong(f"{standby.rows:,} rows")
+    if standby.rows:
+        said.append(f", {duration(standby.seconds)}")
+    return said if standby.can_lead else said.append(" (checks only: it starts no server)")
 
 
 def _troubles(now: Overview) -> tuple[str, Text]:
@@ -119,35 +144,45 @@ def _curves(reader: RunReader, now: Overview) -> Table:
     return grid
 
 
-def _worst(reader: RunReader, limit: int) -> Table:
-    table = Table(title="Least accepted", title_justify="left", box=None, pad_edge=False, header_style="bold underline")
-    table.add_column("client", no_wrap=True, max_width=28)
-    for column in ("updates", "accepted", "stale", "factor"):
-        table.add_column(column, justify="right")
-    table.add_column("why not, and what else", overflow="ellipsis", no_wrap=True)
+def _worst(reader: RunReader, limit: int) -> FittedTable:
+    table = FittedTable(title="Least accepted", box=None, pad_edge=False, header_style="bold underline")
+    table.add_column("client")
+    for column, rank in (("updates", 0), ("accepted", 0), ("stale", 3), ("factor", 4)):
+        table.add_column(column, rank=rank, justify="right")
+    table.add_column("why not, and what else", rank=2)
+    table.add_column("", rank=1)
     for record in worst_clients(reader, limit):
         summary = record.summary()
         why = [f"{count} {what}" for what, count in record.happened().most_common()]
         table.add_row(
-            Text(visible(record.client)),
+            Text(reader.names.shown(record.client)),
             f"{record.arrivals:,}",
             f"{record.share_accepted:.0%}",
             number(_figure(summary["staleness"]), 2),
             number(_figure(summary["lipschitz factor 50%"])),
-            Text(one_line(", ".join(why))),
+            Text(one_line(why[0])),
+            Text(one_line(", ".join(why[1:]))),
         )
     return table
 
 
 def _notices(reader: RunReader) -> list[Text]:
     """A line or two, so that the rest keeps its place; the audit has all."""
-    found = [visible(client) for client in notices(reader.records.values(), reader.facts)]
+    found = [reader.names.shown(client) for client in notices(reader.records.values(), reader.facts)]
     more = f" and {len(found) - 1} more" if len(found) > 1 else ""
     return [Text(f"{client}{more}: {ADVICE}", style="yellow") for client in found[:1]]
 
 
-def _latest(reader: RunReader) -> Table:
-    table = Table(title="Newest rejections", title_justify="left", box=None, pad_edge=False, show_header=False)
+def _latest(reader: RunReader) -> FittedTable:
+    table = FittedTable(
+        title="Newest rejections",
+        box=None,
+        pad_edge=False,
+        show_header=False,
+        caption="One in plain words: secureafl audit RUN --update N",
+    )
+    for rank in (2, 0, 0, 0, 1):
+        table.add_column("", rank=rank)
     columns, arrivals = reader.arrivals.table, reader.arrivals
     for place in np.flatnonzero(~columns.accepted)[: -NUM_LATEST - 1 : -1].tolist():
         judged, threshold = float(columns.judged[place]), float(columns.threshold[place])
@@ -155,12 +190,10 @@ def _latest(reader: RunReader) -> Table:
         table.add_row(
             f"{columns.seconds[place]:,.1f} s",
             f"arrival {columns.version[place]}",
-            Text(visible(arrivals.clients[columns.client[place]])),
+            Text(reader.names.shown(arrivals.clients[columns.client[place]])),
             Text(one_line(arrivals.reasons[columns.reason[place]])),
             against,
         )
-    table.caption = "One in plain words: secureafl audit RUN --update N"
-    table.caption_justify = "left"
     return table
 
 

@@ -3,8 +3,8 @@ import pytest
 
 from secureafl.defenses.secureafl import Arrival, Directions, Groups
 from secureafl.defenses.secureafl.collusion import LAPS
-from secureafl.defenses.secureafl.directions import WIDTH
 from secureafl.defenses.secureafl.recount import MAX_ANCHORS, Recount
+from secureafl.defenses.secureafl.sketches import WIDTH
 from secureafl.types import ClientId, Vector
 
 

@@ -4,7 +4,7 @@ import pytest
 from secureafl import kernels
 from secureafl.defenses.secureafl import Arrival
 from secureafl.defenses.secureafl.collusion_by_lot import GroupsByLot, count_alike
-from secureafl.defenses.secureafl.directions import WIDTH
+from secureafl.defenses.secureafl.sketches import WIDTH
 from secureafl.types import ClientId, Vector
 
 DIM = 20_000

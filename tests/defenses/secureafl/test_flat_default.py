@@ -124,7 +124,7 @@ def test_the_same_model_is_at_distance_0() -> None:
 
 
 def test_rows_on_disk_are_not_promised_where_there_are_none(tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match="leave history_path out"):
+    with pytest.raises(SettingsError, match="not history_path"):
         SecureAFL(30, history_path=tmp_path)
 
 

@@ -1,8 +1,8 @@
 import numpy as np
 
 from secureafl.defenses.secureafl import Arrival, Directions, PullsBack
-from secureafl.defenses.secureafl.directions import WIDTH
 from secureafl.defenses.secureafl.opposition import PATIENCE
+from secureafl.defenses.secureafl.sketches import WIDTH
 from secureafl.types import ClientId, Reason
 
 NUM_CLIENTS = 20

@@ -1,7 +1,7 @@
 import pytest
 
 from secureafl.engines.flower import FlowerSettings, read_run_config
-from secureafl.errors import UnknownSettingError
+from secureafl.errors import SettingsError, UnknownSettingError
 
 
 def test_the_secureafl_table_of_a_run_config_is_read() -> None:
@@ -29,7 +29,30 @@ def test_a_misspelt_key_is_an_error_not_an_undefended_run() -> None:
         read_run_config({"secureafl.defence": "secureafl"})
 
 
-def test_a_misspelt_setting_of_the_defense_is_an_error_too() -> None:
-    settings = read_run_config({"secureafl.defense-settings.percentil": 0.5})
-    with pytest.raises(UnknownSettingError, match="did you mean 'percentile'"):
-        settings.make_defense(3)
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        (
+            "stop-after-update",
+            5,
+            "[tool.flwr.app.config.secureafl] has no setting 'stop-after-update'; did you mean 'stop-after-updates'?",
+        ),
+        (
+            "stop_after_update",
+            5,
+            "[tool.flwr.app.config.secureafl] has no setting 'stop_after_update'; did you mean 'stop-after-updates'?",
+        ),
+        ("server-lr", -1.0, "secureafl.server-lr = -1.0: Input should be greater than 0"),
+        ("stop-at-metric", "accuracy", "stop-at-metric and stop-at-value go together: set both or neither"),
+        (
+            "defense-settings.min-agreemnt",
+            0.5,
+            "[tool.flwr.app.config.secureafl.defense-settings] has no setting 'min-agreemnt'; did you mean",
+        ),
+        ("defense-settings.percentile", 5, "secureafl.defense-settings: percentile = 5: Input should be less than"),
+    ],
+)
+def test_a_mistake_is_told_in_the_users_own_spelling(key: str, value: object, message: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        read_run_config({f"secureafl.{key}": value})
+    assert str(caught.value).startswith(message)

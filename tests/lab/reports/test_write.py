@@ -10,9 +10,10 @@ from tests.lab.tiny import tiny_cell
 
 from secureafl.errors import SettingsError
 from secureafl.files import save_json
+from secureafl.lab.api.cell_results import open_cell
 from secureafl.lab.cells.cell import CellSettings
 from secureafl.lab.cells.experiment import RESULT, RunSettings, run_cell
-from secureafl.lab.reports.plots import Cell, draw_cell
+from secureafl.lab.reports.plots import Cell
 from secureafl.lab.reports.sweep_plots import draw_lines
 from secureafl.lab.reports.tables import (
     arrange,
@@ -66,14 +67,15 @@ def test_a_cell_ends_with_a_table_and_a_picture(tiny_source: Path, tmp_path: Pat
     result = run_cell(cell, tmp_path)
     text = text_of(cell_table(result))
     assert "attack success rate" in text
-    assert "recall of rejections" in text
-    worst = result["worst_class"]["newest"]
-    words = f"recall of the worst class, {worst}, by the newest model, mean of the last evaluations"
-    assert dict(recall_rows(result))[words] == f"{result['last'][f'recall_{worst}']:.3f}"
-    assert "recall of the worst class" in text
+    assert "malicious updates accepted" in text
+    worst = result["worst_class"]["published"]
+    words = f"recall of the worst class, {worst}"
+    assert dict(recall_rows(result))[words] == f"{result['last'][f'published_recall_{worst}']:.3f}"
+    assert words in text
+    assert cell_table(result).row_count == 6
     del result["worst_class"]  # as in results of 0.1
     assert "worst class" not in text_of(cell_table(result))
-    picture = draw_cell(tmp_path / cell.cell_id())
+    picture = open_cell(tmp_path / cell.cell_id()).save_plot()
     assert picture.read_bytes().startswith(b"\x89PNG")
     assert picture.with_suffix(".pdf").read_bytes().startswith(b"%PDF")
 
@@ -82,7 +84,7 @@ def test_a_cell_without_its_arrivals_is_drawn_as_far_as_it_goes(tiny_source: Pat
     cell = tiny_cell(tiny_source)
     run_cell(cell, tmp_path)
     (tmp_path / cell.cell_id() / "arrivals.parquet").unlink()
-    assert draw_cell(tmp_path / cell.cell_id()).exists()
+    assert open_cell(tmp_path / cell.cell_id()).save_plot().exists()
 
 
 def test_the_main_table_shows_ours_beside_the_papers(tiny_source: Path, tmp_path: Path) -> None:
@@ -135,14 +137,14 @@ def test_a_setting_is_marked_where_it_was_run_and_alike_in_every_panel() -> None
 
 def test_the_list_of_cells_says_whose_they_are() -> None:
     recipe = RECIPES["delay"]
-    cell = next(cell for cell in recipe.cells() if cell.defense == "zenopp")
+    cell = next(cell for cell in recipe.cells() if cell.defense == "aflguard")
     result = {
         "settings": cell.complete(),
         "last": {"ter": 0.3},
         "detection": {"honest_accepted": 1.0, "malicious_accepted": 0.0},
         "provenance": {"commit": "0" * 40},
     }
-    assert "| Zeno++, 5 | No attack |" in provenance(recipe, [result])
+    assert "| AFLGuard, 5 | No attack |" in provenance(recipe, [result])
 
 
 def test_a_cell_of_an_older_version_is_listed_with_what_was_typed() -> None:
@@ -167,7 +169,7 @@ def test_only_one_rows_uploads_are_drawn_under_its_name() -> None:
     assert name == "SecureAFL"
     assert [cell.settings["attack"] for cell in chosen] == ["sign_flip", "scaling"]
     literal = [cell for cell in cells if cell.settings["defense_settings"]["correction"] == "raw"]
-    assert closely(literal, recipe)[0] == "SecureAFL, paper's text"
+    assert closely(literal, recipe)[0] == "the published algorithm"
     assert closely([cell for cell in cells if not cell.arrivals], recipe) == ("", [])
     assert closely(cells, RECIPES["alpha"])[0] == "SecureAFL, defense_settings.percentile 0.5"
 
@@ -288,11 +290,10 @@ def test_a_run_with_a_minority_shows_the_recall_of_its_class() -> None:
         "last": recalls,
         "worst_class": {"newest": 0, "published": 4},
     }
-    shown = [(words.split(",")[0], value) for words, value in recall_rows(result)]
-    assert shown == [
-        ("recall of class 4", "0.400"),  # of the published model it is the worst, too, and stands there once
-        ("recall of the worst class", "0.000"),
-        ("recall of class 4", "0.400"),
+    assert recall_rows(result) == [("recall of class 4, which a minority holds", "0.400")]
+    assert recall_rows({**result, "worst_class": {"published": 0}}) == [
+        ("recall of the worst class, 0", "0.000"),
+        ("recall of class 4, which a minority holds", "0.400"),
     ]
 
 

@@ -27,6 +27,7 @@ LEFT = Entry(2.0, 4, "hospital", Event.LEFT, "node gone")
 def stop_renewing(lease: Lease) -> None:
     """As when the process is stopped, but for its clock: it takes itself for the leader for ever."""
     lease._stopped.set()
+    assert lease._renewer is not None
     lease._renewer.join()
     lease._until = float("inf")
 
@@ -121,6 +122,24 @@ def test_a_transaction_that_its_server_left_open_does_not_hold_up_the_next_leade
         database.execute("COMMIT")
     database.close()
     old.close()
+    new.close()
+
+
+def test_a_write_that_its_server_was_stopped_in_does_not_hold_up_the_next_leader(run_url: RunUrl) -> None:
+    """Statements that are sent together are no idle transaction to PostgreSQL."""
+    old = begin(run_url)
+    stop_renewing(lease_of(old))
+    assert old.store is not None
+    database = old.store.connect()  # type: ignore[attr-defined]
+    with pytest.raises(psycopg.Error), database.pipeline():  # noqa: PT012
+        database.execute("BEGIN")
+        database.execute("UPDATE head SET written = clock_timestamp() RETURNING epoch").fetchone()  # stopped here
+        new = resume(run_url)
+        advance(new, 1)
+        database.execute("COMMIT")
+    database.close()
+    old.close()
+    assert new.machine.model.version == 6
     new.close()
 
 

@@ -19,7 +19,7 @@ from secureafl.errors import SettingsError
 from secureafl.server import Federation, FederationSettings
 from secureafl.server.record.entries import Event
 from secureafl.server.report import prometheus
-from secureafl.server.report.prometheus import DISK_METRICS, MAX_CONNECTIONS, METRICS, MetricsServer
+from secureafl.server.report.prometheus import DISK_METRICS, MAX_CONNECTIONS, METRICS, MetricsServer, TelemetryCollector
 
 LAYOUT = Layout.of({"w": np.zeros(2, np.float32)})
 
@@ -32,7 +32,7 @@ def federation(**settings: object) -> Federation:
 
 @contextlib.contextmanager
 def served(run: Federation) -> Iterator[str]:
-    server = MetricsServer(run.telemetry, host=HOST, port=free_port(), run_dir=run.settings.run_dir)
+    server = MetricsServer(TelemetryCollector(run.telemetry, run.settings.run_dir), host=HOST, port=free_port())
     try:
         yield server.url
     finally:
@@ -217,6 +217,6 @@ def test_a_busy_port_is_one_line_that_says_what_to_do() -> None:
         other.listen()
         port = other.getsockname()[1]
         with pytest.raises(SettingsError, match=f"{HOST}:{port}.*set another metrics-port") as raised:
-            MetricsServer(run.telemetry, host=HOST, port=port, run_dir=None)
+            MetricsServer(TelemetryCollector(run.telemetry, None), host=HOST, port=port)
     assert "\n" not in str(raised.value)
     run.close()

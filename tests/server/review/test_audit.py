@@ -1,9 +1,14 @@
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
+import pytest
 from tests.server.recorded_runs import LIARS, record
 
+from secureafl.errors import StoreError
 from secureafl.server.record.entries import Entry, Event
-from secureafl.server.review.audit import arrival, client_records, explain
+from secureafl.server.review.audit import arrival, client_record, client_records, explain
+from secureafl.server.review.opened import RecordedRun
 from secureafl.types import Reason
 
 
@@ -16,6 +21,23 @@ def test_the_least_accepted_come_first_and_counts_add_up(tmp_path: Path) -> None
     for found in records:
         assert found.arrivals == found.accepted + sum(found.rejected.values())
     run.journal.close()
+
+
+def test_one_client_is_read_alone_and_every_row_of_it_checked(tmp_path: Path) -> None:
+    run = record(tmp_path, 200)
+    wanted = {found.client: found.summary() | {"influence": None} for found in client_records(run)}
+    run.journal.close()
+    with closing(sqlite3.connect(tmp_path / "run.db")) as database, database:  # somebody else's row
+        database.execute("UPDATE log SET reason = 'accepted' WHERE client = 'client-1' AND accepted = 0")
+        database.execute("UPDATE log SET seconds = 99 WHERE client = 'client-1'")
+    with RecordedRun.open(tmp_path, whole=False) as run:
+        found = client_record(run, "client-0")
+        assert found is not None
+        assert found[0].summary() == wanted["client-0"]
+        assert {entry.client for entry in found[1]} == {"client-0"}
+        assert client_record(run, "client-99") is None
+        with pytest.raises(StoreError, match="is damaged or was changed"):
+            client_record(run, "client-1")
 
 
 def test_one_verdict_is_explained_in_plain_words(tmp_path: Path) -> None:

@@ -41,6 +41,18 @@ def test_data_agree_with_the_audit(tmp_path: Path) -> None:
     run.journal.close()
 
 
+def test_the_operators_names_are_shown_and_found(tmp_path: Path) -> None:
+    record(tmp_path, 200).journal.close()
+    (tmp_path / "names.toml").write_text('client-0 = "hospital-a"\n')
+    app = app_of(tmp_path)
+    labels = {row["client"]: row["label"] for row in ask(app, "/api/summary").json()["worst"]}
+    assert labels["client-0"] == "hospital-a"
+    assert labels["client-1"] == "client-1"
+    [found] = ask(app, "/api/clients?contains=hospital").json()["rows"]
+    assert (found["client"], found["label"], found["id"]) == ("client-0", "hospital-a", "client-0")
+    assert ask(app, "/api/client?name=client-0").json()["client"]["label"] == "hospital-a"
+
+
 def test_clients_are_sorted_filtered_and_paged(tmp_path: Path) -> None:
     app = app_of(write_arrivals(tmp_path, 480, clients=tuple(f"client-{k:03d}" for k in range(120))))
     first = ask(app, "/api/clients?sort=client").json()
@@ -147,7 +159,7 @@ def test_only_static_files_are_served(path: str, tmp_path: Path) -> None:
 
 def test_pages_hold_no_inline_script_or_style_and_name_no_other_host() -> None:
     pages = sorted(STATIC.glob("*.html"))
-    assert len(pages) == 4
+    assert len(pages) == 6
     for page in pages:
         text = page.read_text()
         assert "<style" not in text

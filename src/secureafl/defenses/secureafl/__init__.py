@@ -35,6 +35,7 @@ from secureafl.defenses.secureafl.passes import OverSender
 from secureafl.defenses.secureafl.pipeline import Pipeline
 from secureafl.defenses.secureafl.stages import Arrival, Budget, Combiner, Estimator, Judge, Limit, Stages, Votes
 from secureafl.defenses.secureafl.votes import RejectedInARow
+from secureafl.history import RowSettings
 from secureafl.types import ClientId, Vector
 
 
@@ -96,13 +97,16 @@ class SecureAFL(Pipeline):
         server_lr: float = 1.0,
         seed: int = 0,
         history_path: Path | None = None,
+        rows: RowSettings = RowSettings(),
     ) -> None:
         """
         server_lr     the server's learning rate, which a corrected estimate depends on
         seed          of the lots and sketches: secret, as who knows it can tell whose vote counts when
-        history_path  directory for a memory-mapped history that may be larger than memory
+        history_path  directory for a memory-mapped history of an aggregate that reads everyone
+        rows          where a running mean keeps clients' last updates
         """
-        super().__init__(build_stages(dim, settings, server_lr=server_lr, seed=seed, history_path=history_path))
+        stages = build_stages(dim, settings, server_lr=server_lr, seed=seed, history_path=history_path, rows=rows)
+        super().__init__(stages)
         self.settings = settings
 
     @classmethod

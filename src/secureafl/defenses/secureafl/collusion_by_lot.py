@@ -7,8 +7,8 @@ about 1 / sqrt(WIDTH). A client's sketches are averaged over time. That leaves w
 and so do masks that cancel out. What everyone asks for is taken away, the coordinate-wise median of all averages. Two
 clients are alike if the cosine of what then remains exceeds `limit`.
 
-Honest clients whose data are alike are alike too, so this is no proof of a lie. But gathering does not pay: a group k
-times as large as is usual has a k-th of a usual one's votes.
+Honest clients whose data are alike are alike too, so this is no proof of an attack. But a larger group gains nothing:
+one k times as large as is usual has a k-th of a usual one's votes.
 
     share = min(1, usual / alike)^2      alike: clients like this one, itself included; usual: the median of that
 
@@ -30,7 +30,8 @@ import numpy.typing as npt
 
 from secureafl import kernels
 from secureafl.defenses.secureafl.consensus import MIN_CLIENTS
-from secureafl.defenses.secureafl.directions import WIDTH, draw_signs
+from secureafl.defenses.secureafl.directions import draw_signs
+from secureafl.defenses.secureafl.sketches import WIDTH
 from secureafl.defenses.secureafl.stages import Arrival, Votes
 from secureafl.history import Float
 from secureafl.types import Array, ClientId, StateDict, Vector

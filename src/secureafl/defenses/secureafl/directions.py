@@ -5,7 +5,7 @@ about 1 / sqrt(WIDTH). A client's sketches are averaged. Noise fades, and so do 
 
 The signs follow from a secret seed: who knows them can fill its sketch with a small addition of its own.
 
-Shapes: d = parameters, w = WIDTH.
+Shapes: d = parameters, w = sketches.WIDTH.
 """
 
 from __future__ import annotations
@@ -16,14 +16,10 @@ import numpy as np
 
 from secureafl import kernels
 from secureafl.defenses.secureafl.columns import Column
+from secureafl.defenses.secureafl.sketches import WIDTH, SketchDtype, Sketches
 from secureafl.defenses.secureafl.stages import Arrival, Signs, Votes
 from secureafl.kernels.vectors import NOTHING
 from secureafl.types import Array, ClientId, StateDict, Vector
-
-WIDTH = 512
-"""Numbers in a sketch."""
-BLOCK = 1024
-"""Sketches in a block of memory."""
 
 
 class Directions(Votes):
@@ -31,16 +27,15 @@ class Directions(Votes):
 
     decay  weight left of a client's average after its next update
     seed   of the signs: secret
+    dtype  how averages are kept
     """
 
     name = "directions"
 
-    def __init__(self, dim: int, decay: float = 0.95, seed: int = 0) -> None:
+    def __init__(self, dim: int, decay: float = 0.95, seed: int = 0, dtype: SketchDtype = "float32") -> None:
         self._decay = decay
         self.signs = draw_signs(dim, seed)
-        self._blocks: list[Vector] = []  # of BLOCK sketches each, so that none moves when there are more
-        self._rows = Column(np.int64, -1)  # where each client's stands
-        self._free: list[int] = []
+        self._averages = Sketches(dtype)
         self._num_heard = Column(np.int64, 0)
         self._asked: tuple[tuple[int, int], Vector, Vector] = (-1, 0), NOTHING, NOTHING  # the last `after`, asked twice
         self._left_out: set[ClientId] = set()
@@ -48,10 +43,15 @@ class Directions(Votes):
         self._sum = np.zeros(WIDTH)  # of those that count
 
     def __len__(self) -> int:
-        return BLOCK * len(self._blocks) - len(self._free)
+        return len(self._averages)
 
     def __contains__(self, client: ClientId) -> bool:
         return self._num_heard[client] > 0
+
+    @property
+    def sketch_bytes(self) -> int:
+        """What is kept of a client takes so many bytes."""
+        return self._averages.bytes_each
 
     @property
     def counted(self) -> list[ClientId]:
@@ -65,9 +65,7 @@ class Directions(Votes):
 
     def of(self, client: ClientId) -> Vector:
         """(w,) what the client keeps asking for."""
-        block, place = divmod(self._rows[client], BLOCK)
-        sketch: Vector = self._blocks[block][place]
-        return sketch
+        return self._averages[client]
 
     def hear(self, arrival: Arrival, *, accepted: bool, remembered: bool) -> None:
         if remembered and arrival.sketch is not None:
@@ -75,22 +73,12 @@ class Directions(Votes):
 
     def _take(self, client: ClientId, sketch: Vector, counts: bool) -> None:
         after = self.after(client, sketch)
-        if client not in self:
-            self._rows[client] = self._free_row()
         self._uncount(client)
-        average = self.of(client)
-        average[:] = after
+        self._averages[client] = after
         self._num_heard[client] += 1
         if counts and client not in self._left_out:
             self._counted[client] = None
-            self._sum += average
-
-    def _free_row(self) -> int:
-        if not self._free:
-            first = BLOCK * len(self._blocks)
-            self._blocks.append(np.empty((BLOCK, WIDTH), np.float32))
-            self._free = list(range(first, first + BLOCK))[::-1]
-        return self._free.pop()
+            self._sum += self.of(client)
 
     def after(self, client: ClientId, sketch: Vector) -> Vector:
         """The client's average once this update is taken in; its first ones count alike."""
@@ -127,30 +115,20 @@ class Directions(Votes):
     def forget(self, client: ClientId) -> None:
         self._uncount(client)
         self._left_out.discard(client)
-        if client in self:
-            self._free.append(self._rows[client])
-            del self._rows[client], self._num_heard[client]
+        del self._averages[client], self._num_heard[client]
 
     def state_dict(self) -> StateDict:
-        clients = self._rows.clients()
         return {
-            "clients": clients,
-            "averages": np.array([self.of(client) for client in clients.tolist()], np.float32).reshape(-1, WIDTH),
-            "num_heard": self._num_heard.values[clients],
+            **self._averages.state_dict(),
+            "num_heard": self._num_heard.values[self._averages.clients()],
             "left_out": np.array(sorted(self._left_out), np.int64),
             "counted": np.array(list(self._counted), np.int64),
             "sum": self._sum.copy(),
         }
 
     def load_state_dict(self, state: Mapping[str, Array]) -> None:
-        clients, averages = np.asarray(state["clients"], np.int64), np.asarray(state["averages"], np.float32)
-        self._blocks, self._free = [], []
-        for first in range(0, len(clients), BLOCK):
-            self._blocks.append(np.empty((BLOCK, WIDTH), np.float32))
-            self._blocks[-1][: len(averages) - first] = averages[first : first + BLOCK]
-        self._free = list(range(len(clients), BLOCK * len(self._blocks)))[::-1]
-        self._rows.load(clients, np.arange(len(clients)))
-        self._num_heard.load(clients, state["num_heard"])
+        self._averages.load_state_dict(state)
+        self._num_heard.load(state["clients"], state["num_heard"])
         self._left_out = {ClientId(client) for client in np.asarray(state["left_out"]).tolist()}
         self._counted = dict.fromkeys(map(ClientId, np.asarray(state["counted"]).tolist()))
         self._sum = np.array(state["sum"], np.float64)

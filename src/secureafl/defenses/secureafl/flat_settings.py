@@ -19,9 +19,11 @@ from secureafl.defenses.secureafl.limits import FirstContact, UsualChange, Usual
 from secureafl.defenses.secureafl.newcomers import Newcomers
 from secureafl.defenses.secureafl.operator import OperatorWeights
 from secureafl.defenses.secureafl.opposition import PullsBack
+from secureafl.defenses.secureafl.sketches import SketchDtype
 from secureafl.defenses.secureafl.stages import Combiner, Estimator, Judge, Limit, Stages, Votes
 from secureafl.defenses.secureafl.votes import RejectedInARow
 from secureafl.errors import SettingsError
+from secureafl.history import KEPT_AS, Precision, RowSettings, RowStore
 from secureafl.settings import Settings
 
 _OF_VOTES = (
@@ -34,7 +36,7 @@ _OF_VOTES = (
     "bucket",
     "trim",
 )
-_OF_EVERYONE = ("opposition", "bucket", "correction", "history", "history_dtype", "threads")
+_OF_EVERYONE = ("opposition", "bucket", "correction", "history", "threads")
 _OF_RUNNING_MEAN = (
     "too_long",
     "against_consensus",
@@ -44,6 +46,7 @@ _OF_RUNNING_MEAN = (
     "newcomer_share",
     "max_newcomers",
     "max_seats",
+    "sketch_dtype",
     "vouched",
     "weights",
 )
@@ -64,11 +67,13 @@ def split_weights(weights: Any) -> Any:
 
 
 class SecureAFLSettings(Settings):
-    """SecureAFL's settings; values marked [P] are the paper's, [A] are ours."""
+    """SecureAFL's settings. [P] marks a value of the paper, [P: 0.8] the paper's where the default is another, [A] what
+    is ours.
+    """
 
     percentile: float = Field(0.5, gt=0.0, le=1.0)
     """Share of past Lipschitz factors that `tolerance` is measured from: the paper's alpha. The filter holds as long as
-    fewer than 1 - percentile of all uploads are wild. [P: 0.8]"""
+    fewer than 1 - percentile of all updates are extreme. [P: 0.8]"""
     tolerance: float = Field(3.0, gt=0.0)
     """How many times that percentile an update's own factor may be. [P: 1]"""
     too_long: float | None = Field(8.0, gt=1.0)
@@ -80,23 +85,25 @@ class SecureAFLSettings(Settings):
     """Factors are measured over sqrt(|w - w_ref|^2 + (gap_damping * typical gap)^2), so that they tell how a client
     behaves and not how little the model moved meanwhile. [P: 0]"""
     filter: Literal["lipschitz", "accept_all", "accept_none"] = "lipschitz"
-    """Who passes after first contact: those smooth enough [P], everyone (Variant III) or no one (Variant IV)."""
+    """Which updates pass after a client's first: those that change smoothly enough [P], all of them (Variant III) or
+    none (Variant IV)."""
     warmup_rounds: int = Field(0, ge=0)
     """Arrivals at the start during which the filter lets everyone pass. [A]"""
     max_change: float | None = Field(1.0, gt=0.0)
-    """An update counts as at most so many times as long as is typical, and as at most so many times the typical change
-    away from its client's last one; never as more than `clip_norm`. None for no such limits. [P: None]"""
+    """Limits on an accepted update, in multiples of what is usual. A longer one is shortened to so many times the
+    median length. One that is further from its client's last update is moved back to so many times the median change.
+    `clip_norm` bounds both. None for no such limits. [P: None]"""
     opposition: float | None = Field(4.0, gt=0.0)
-    """Spreads by which a client's average agreement with the median may lie below everyone's; one that lies lower has
-    no vote. None for no such test. [P: None]"""
+    """How far below everyone's a client's average agreement with the median may be, in spreads of all clients'. Further
+    below, the client is excluded. None for no such test. [P: None]"""
     alike: float | None = Field(0.5, gt=0.0, lt=1.0)
-    """Cosine between what two clients keep asking for above which they are alike. A group of clients who are alike,
-    if larger than usual, has the fewer votes the larger it is, drawn by lot at every step. None for no such limit.
-    [P: None]"""
+    """Two clients are alike if the cosine between the averages of their updates is above this. If a group of alike
+    clients is larger than usual, its votes count less: with `running_mean` each weighs less, otherwise some are left
+    out, drawn by lot at every step. None for no such limit. [P: None]"""
     agreement_decay: float = Field(0.9, ge=0.0, lt=1.0)
     """Weight left of a client's average after its next update, where `opposition` and `alike` look at averages. [A]"""
     silence_after: int | None = Field(3, ge=1)
-    """Rejections in a row after which a client's estimate has no vote until it is accepted again. [P: None]"""
+    """Rejections in a row after which a client is excluded until it is accepted again. [P: None]"""
     lead: float = Field(0.3, ge=0.0, le=1.0)
     """Share of an accepted update's change, g - g_ref, that moves the model at once, beside its one vote in n. While
     none of its updates is rejected as opposing, a client adds its last minus its first this way in all. [P: 0]"""
@@ -116,9 +123,9 @@ class SecureAFLSettings(Settings):
     clip_norm: float = Field(50.0, gt=0.0)
     """Longest first contact and longest estimate: the paper's G. [P]"""
     history: Literal["accepted", "all"] = "accepted"
-    """Which uploads become a client's reference: only accepted ones, or also rejected ones. [A]"""
+    """Which updates become a client's reference: only accepted ones, or also rejected ones. [A]"""
     estimates: bool = True
-    """Whether excluded clients are estimated; without, the step is the accepted update alone (Variant II). [P]"""
+    """Whether idle clients have a vote; without, the step is the accepted update alone (Variant II). [P]"""
     aggregate: Literal["running_mean", "median", "trimmed_mean", "mean"] = "running_mean"
     """How received and estimated updates become one. `running_mean` costs the same for any number of clients, and has
     its own tests; `median` with the other defaults is the default of 0.1; `mean` is Variant I. [P: median]"""
@@ -147,14 +154,19 @@ class SecureAFLSettings(Settings):
     max_seats: int | None = Field(None, ge=1)
     """Clients whose last update is kept: memory grows with them. Of more, those heard least recently lose theirs, and
     with it their vote until they come back. None for everyone. For `running_mean`. [A]"""
+    sketch_dtype: SketchDtype = "float32"
+    """How it is kept what each client keeps asking for, 512 numbers for each that was ever heard. int8 takes a quarter
+    of the memory. For `running_mean`. [A]"""
     bucket: int = Field(2, ge=1)
     """Votes that are averaged, drawn by lot at every step, before the median is taken. More learn faster where clients
     differ, and resist fewer malicious clients. [P: 1]"""
     trim: float = Field(0.2, ge=0.0, lt=0.5)
     """Share cut from each end by `trimmed_mean`. [A]"""
-    history_dtype: Literal["float32", "float16"] = "float32"
-    """How history is kept. float16, with a scale per row, is read in half the time; exact references stay beside it, so
-    that memory is saved only where pairs are kept (`correction`). [A]"""
+    history_dtype: Literal["float32", "float16", "bfloat16"] = "float32"
+    """How clients' last updates are kept. For `running_mean` both kinds of 16 bits take half the memory, and a vote is
+    what is kept: float16 has a scale per client and eight times the precision of bfloat16, which is faster to make. For
+    other aggregates float16 is read in half the time; exact references stay beside it, so that memory is saved only
+    where pairs are kept (`correction`). [A]"""
     refresh_interval: int = Field(512, ge=1)
     """Steps after which inner products that are carried along are computed exactly again. [A]"""
     threads: int | None = Field(None, ge=1)
@@ -176,9 +188,18 @@ class SecureAFLSettings(Settings):
                     )
         if self.history == "all" and self.max_change is not None:
             raise SettingsError("history = 'all' keeps updates as they came, max_change shortens them: set one to None")
+        if self.history_dtype == "bfloat16" and not self.keeps_rows:
+            raise SettingsError(
+                "history_dtype = 'bfloat16' is for aggregate = 'running_mean': choose float16 or float32"
+            )
         if self.correction != "none" and self.memory == 0:
             raise SettingsError(f"correction = {self.correction!r} needs pairs to correct by: set memory to 1 or more")
         return self
+
+    @property
+    def keeps_rows(self) -> bool:
+        """Whether a row is kept of each client, which an arrival of its own reads alone."""
+        return self.aggregate == "running_mean" and self.estimates
 
     def _idle(self) -> Iterator[tuple[str, tuple[str, ...]]]:
         """Settings that change nothing, given others, and why."""
@@ -236,15 +257,21 @@ PAPER_VARIANTS: Mapping[str, Mapping[str, object]] = {
 
 
 def build_stages(
-    dim: int, settings: SecureAFLSettings, *, server_lr: float = 1.0, seed: int = 0, history_path: Path | None = None
+    dim: int,
+    settings: SecureAFLSettings,
+    *,
+    server_lr: float = 1.0,
+    seed: int = 0,
+    history_path: Path | None = None,
+    rows: RowSettings = RowSettings(),
 ) -> Stages:
     """The stages that these settings stand for."""
-    if settings.aggregate == "running_mean" and settings.estimates:
+    if settings.keeps_rows:
         if history_path is not None:
-            raise SettingsError(
-                "a running mean keeps its rows in memory: leave history_path out, or choose an aggregate"
-            )
-        return _over_sender(dim, settings, seed)
+            raise SettingsError("a running mean keeps rows, not a history: set rows = 'mapped', not history_path")
+        return _over_sender(dim, settings, seed, rows.row_store(dim, KEPT_AS[settings.history_dtype]))
+    if rows.rows != "memory":
+        raise SettingsError(f"rows = {rows.rows!r} is for aggregate = 'running_mean': leave one of them out")
     judges: list[Judge] = [_filter(settings, per_client=False)]
     votes: list[Votes] = []
     if settings.opposition is not None:
@@ -268,11 +295,11 @@ def build_stages(
     )
 
 
-def _over_sender(dim: int, settings: SecureAFLSettings, seed: int) -> Stages:
+def _over_sender(dim: int, settings: SecureAFLSettings, seed: int, store: RowStore) -> Stages:
     judges: list[Judge] = [_filter(settings, per_client=True)]
     if settings.too_long is not None and settings.max_change is not None and settings.filter == "lipschitz":
         judges.insert(0, TooLong(settings.too_long))
-    directions = Directions(dim, seed=seed)
+    directions = Directions(dim, seed=seed, dtype=settings.sketch_dtype)
     newcomers = Newcomers(settings.full_vote_after, settings.newcomer_share, settings.max_newcomers)
     votes: list[Votes] = [directions, newcomers]
     if settings.against_consensus is not None:
@@ -294,7 +321,7 @@ def _over_sender(dim: int, settings: SecureAFLSettings, seed: int) -> Stages:
         votes=tuple(votes),
         budget=None if steps is None else StepBudget(steps, settings.step_burst),
         estimate=None,
-        combine=RunningMean(dim, settings.clip_norm, settings.max_seats),
+        combine=RunningMean(dim, settings.clip_norm, settings.max_seats, settings.history_dtype, store),
         lead=settings.lead,
     )
 
@@ -327,10 +354,9 @@ _PASSES: Mapping[str, Literal["smooth", "all", "none"]] = {
 
 
 def _estimator(dim: int, settings: SecureAFLSettings, server_lr: float, path: Path | None) -> Estimator:
+    precision: Precision = "float16" if settings.history_dtype == "float16" else "float32"
     if settings.correction == "none":
-        return LastUpdate(
-            dim, settings.clip_norm, precision=settings.history_dtype, path=path, threads=settings.threads
-        )
+        return LastUpdate(dim, settings.clip_norm, precision=precision, path=path, threads=settings.threads)
     return HessianProduct(
         dim,
         server_lr,
@@ -342,7 +368,7 @@ def _estimator(dim: int, settings: SecureAFLSettings, server_lr: float, path: Pa
         min_curvature=settings.min_curvature,
         strict=settings.triangle == "strict",
         refresh_interval=settings.refresh_interval,
-        precision=settings.history_dtype,
+        precision=precision,
         path=path,
         threads=settings.threads,
     )

@@ -13,16 +13,21 @@ from typing import NamedTuple, Protocol, TypeVar
 import numpy as np
 
 from secureafl import kernels
+from secureafl.defenses.base import ClientMemory
 from secureafl.defenses.secureafl.combine.running_mean import RunningMean
-from secureafl.defenses.secureafl.directions import WIDTH, draw_signs
+from secureafl.defenses.secureafl.directions import Directions, draw_signs
+from secureafl.defenses.secureafl.sketches import WIDTH
 from secureafl.defenses.secureafl.stages import Arrival, Ballot, Estimator, Stages, WeighsClients
-from secureafl.history import History, LastUpdates, Row, sketch_distance
+from secureafl.history import History, LastUpdates, Row, expected_bytes, sketch_distance
+from secureafl.history.pages import MAX_PAGE_CLIENTS
 from secureafl.kernels.vectors import NOTHING
 from secureafl.types import Array, ClientId, StateDict, Update, Vector
 
 Measured = TypeVar("Measured")
 Kept = TypeVar("Kept")
 
+SMALL_BYTES = 950
+"""What is kept of a client beside its row and sketches, about: its name, and some numbers."""
 VISITS = 4
 """Clients whose weights are brought up to date at an arrival, after they changed for many."""
 
@@ -62,6 +67,9 @@ class Passes(Protocol[Measured, Kept]):
 
     def influence(self, params: Vector, number: int) -> dict[ClientId, float] | None:
         """How far the model follows each known client at this arrival; None where the combiner cannot tell."""
+
+    def client_memory(self) -> ClientMemory:
+        """What is kept of clients, in bytes."""
 
     def state_dict(self) -> StateDict:
         """What no stage keeps."""
@@ -171,6 +179,11 @@ class OverEveryone:
         """How far the update and its base model are from the client's reference: |g - g_ref|, |w - w_ref|."""
         return self.history.distances(client, delta, base)
 
+    def client_memory(self) -> ClientMemory:
+        history = self.history
+        each = expected_bytes(MAX_PAGE_CLIENTS, history.dim, history.memory, history.precision) // MAX_PAGE_CLIENTS
+        return ClientMemory(each, SMALL_BYTES + 4 * WIDTH, None, 0, 4 * history.dim)
+
     def state_dict(self) -> StateDict:
         return {"direction": self._consensus.copy()} if self._compares else {}
 
@@ -244,7 +257,7 @@ class OverSender:
         found = kernels.survey(
             update.delta,
             update.base.params,
-            NOTHING if row is None else row.delta,
+            NOTHING if row is None else self._mean.rows.vector(update.client),
             self._mean.mean,
             self._signs,
             WIDTH,
@@ -336,6 +349,12 @@ class OverSender:
     def influence(self, params: Vector, number: int) -> dict[ClientId, float]:
         return self._mean.shares()
 
+    def client_memory(self) -> ClientMemory:
+        rows = self._mean.rows
+        row, beside = rows.bytes_per_row(WIDTH)
+        small = SMALL_BYTES + sum(votes.sketch_bytes for votes in self._stages.votes if isinstance(votes, Directions))
+        return ClientMemory(row, beside, self._mean.max_seats, small, self._mean.fixed_bytes, rows.store.where)
+
     def state_dict(self) -> StateDict:
         return {}
 
@@ -346,7 +365,7 @@ class OverSender:
         """How far the update and its base model are from the client's reference: |g - g_ref|, about |w - w_ref|."""
         row = self._mean.rows.read(client)
         assert row is not None
-        found = kernels.survey(delta, base, row.delta, NOTHING, self._signs, WIDTH)
+        found = kernels.survey(delta, base, self._mean.rows.last_delta(client), NOTHING, self._signs, WIDTH)
         return math.sqrt(found.change), sketch_distance(found.base_sketch, row.base_sketch)
 
     def _cosine(self, square: float, product: float) -> float | None:

@@ -12,14 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from secureafl.defenses.base import scoped, staleness, unscoped
+from secureafl.defenses.base import ClientMemory, scoped, staleness, unscoped
 from secureafl.defenses.secureafl.combine import RunningMean
 from secureafl.defenses.secureafl.formats import renamed
 from secureafl.defenses.secureafl.passes import OverEveryone, OverSender, Passes
-from secureafl.defenses.secureafl.stages import Arrival, Stages
+from secureafl.defenses.secureafl.stages import Arrival, Stage, Stages
 from secureafl.errors import SettingsError, StateError
 from secureafl.history import History, LastUpdates
-from secureafl.types import Array, ClientId, Model, Reason, StateDict, Update, Vector, Verdict, refuse
+from secureafl.types import Array, ClientId, Model, Reason, StateDict, StateView, Update, Vector, Verdict, refuse
 
 
 class Pipeline:
@@ -28,6 +28,7 @@ class Pipeline:
     def __init__(self, stages: Stages) -> None:
         self.stages = stages
         self._named = stages.each()
+        self._that_meet = [stage for stage in self._named.values() if type(stage).meet is not Stage.meet]
         self.passes: Passes[Any, Any]
         if isinstance(stages.combine, RunningMean):
             self.passes = OverSender(stages, stages.combine)
@@ -75,7 +76,7 @@ class Pipeline:
 
     def meet(self, client: ClientId, name: str) -> None:
         """The outside world calls this client so."""
-        for stage in self._named.values():
+        for stage in self._that_meet:
             stage.meet(client, name)
 
     def excluded(self) -> dict[ClientId, str]:
@@ -102,10 +103,21 @@ class Pipeline:
         """How far the model follows each known client; None where the combiner cannot tell."""
         return self.passes.influence(params, self._num_arrivals)
 
+    def client_memory(self) -> ClientMemory:
+        """What is kept of clients, in bytes."""
+        return self.passes.client_memory()
+
     def state_dict(self) -> StateDict:
         state: StateDict = {"num_arrivals": np.array(self._num_arrivals, np.int64), **self.passes.state_dict()}
         for name, stage in self._named.items():
             state |= scoped(name, stage.state_dict())
+        return state
+
+    def state_view(self) -> StateView:
+        """The same, with rows of clients that are read when they are written: good until the next step."""
+        state: StateView = {"num_arrivals": np.array(self._num_arrivals, np.int64), **self.passes.state_dict()}
+        for name, stage in self._named.items():
+            state |= scoped(name, stage.state_view())
         return state
 
     def load_state_dict(self, state: Mapping[str, Array]) -> None:

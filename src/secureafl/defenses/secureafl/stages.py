@@ -20,7 +20,7 @@ import numpy.typing as npt
 from secureafl import kernels
 from secureafl.errors import SettingsError
 from secureafl.history import Float, History
-from secureafl.types import Array, ClientId, StateDict, Update, Vector
+from secureafl.types import Array, ClientId, StateDict, StateView, Update, Vector
 
 Signs = npt.NDArray[np.int8]
 
@@ -76,6 +76,10 @@ class Stage:
     def state_dict(self) -> StateDict:
         """All that is needed to go on, bit for bit."""
         return {}
+
+    def state_view(self) -> StateView:
+        """The same. What is large may be read when it is written: good until the next step."""
+        return {**self.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Array]) -> None:
         """Take over what `state_dict` of an equally configured stage returned."""

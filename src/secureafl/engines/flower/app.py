@@ -20,6 +20,7 @@ from secureafl.defenses import Defense, Reference, Scorer
 from secureafl.engines.flower.app_settings import FlowerSettings, read_run_config
 from secureafl.engines.flower.carrier import Nodes
 from secureafl.engines.flower.codec import Records, to_arrays
+from secureafl.engines.flower.plain_errors import plain_errors
 from secureafl.engines.running import conduct
 from secureafl.engines.sessions import SessionPool
 from secureafl.layout import Layout
@@ -30,6 +31,14 @@ InitialModel: TypeAlias = Callable[[Context], Any]
 """Makes the first model: an `ArrayRecord`, a PyTorch `state_dict`, or a mapping of names to NumPy arrays."""
 
 
+class AsyncServerApp(ServerApp):
+    """A ServerApp that `server_app` made. It remembers what it was made of, for `secureafl check`."""
+
+    initial_model: InitialModel
+    reference: Reference | None
+    score: Scorer | None
+
+
 def server_app(
     initial_model: InitialModel,
     *,
@@ -38,7 +47,7 @@ def server_app(
     reference: Reference | None = None,
     score: Scorer | None = None,
     on_finish: Callable[[Result, Context], None] | None = None,
-) -> ServerApp:
+) -> AsyncServerApp:
     """A complete ServerApp.
 
     initial_model  makes the first model, given Flower's context
@@ -47,7 +56,8 @@ def server_app(
     reference, score  trusted data, for the defenses that need them
     on_finish      called once with the result
     """
-    app = ServerApp()
+    app = AsyncServerApp()
+    app.initial_model, app.reference, app.score = initial_model, reference, score
 
     @app.main()
     def main(grid: Grid, context: Context) -> None:
@@ -87,13 +97,14 @@ def run_federation(
         nodes = Nodes(grid, Records(layout, settings, train_config), settings.ttl_seconds)
         return SessionPool(nodes, federation, settings, settings.pace())
 
-    return conduct(
-        to_arrays(model),
-        settings,
-        serve,
-        evaluate=evaluate,
-        reference=reference,
-        score=score,
-        defense=defense,
-        console=console,
-    )
+    with plain_errors():
+        return conduct(
+            to_arrays(model),
+            settings,
+            serve,
+            evaluate=evaluate,
+            reference=reference,
+            score=score,
+            defense=defense,
+            console=console,
+        )

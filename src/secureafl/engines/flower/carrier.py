@@ -1,6 +1,6 @@
 """Flower's nodes as sessions see them: a push, and pulls until the update is there.
 
-Every update is pulled on its own, so an upload that stalls blocks one worker and no other node.
+Every update is pulled on its own, so a transfer that stalls blocks one worker and no other node.
 """
 
 from __future__ import annotations

@@ -14,3 +14,6 @@ class NVFlareSettings(EngineSettings):
     """Wait for so many of the job's clients before anyone gets the model."""
     ping_seconds: float = Field(5.0, gt=0.0)
     """How long a client that did not answer may take to say that it is there."""
+
+    def waiting_for(self) -> str:
+        return f"clients: {self.min_clients} have to be there (min_clients)"

@@ -6,6 +6,8 @@
 
 from __future__ import annotations
 
+import copy
+import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -76,9 +78,14 @@ def find_attack(name: str) -> AttackEntry:
 
 
 def attack_entry(name: str, found: object) -> AttackEntry:
-    """An entry for a class of the user's own, as its constructor says; an entry stays as it is."""
+    """An entry for a class of the user's own, as its constructor says; an entry stays as it is.
+
+    Of an attack that is made already, every run has a copy.
+    """
     if isinstance(found, AttackEntry):
         return found
+    if isinstance(found, Attack) and not inspect.isclass(found):
+        return AttackEntry(lambda: copy.deepcopy(found))
     made = require_class(name, found, "attack", ("upload", "observe", "state_dict", "load_state_dict"))
     return AttackEntry(made, read_constructor(name, made)[0])
 

@@ -17,7 +17,7 @@ from secureafl.lab.data.catalogue import DATASETS
 from secureafl.lab.data.partition import find_partition
 from secureafl.lab.simulation.protocols import VirtualTimeSettings
 from secureafl.lab.simulation.regions import RegionsSettings
-from secureafl.plugins import source_digest
+from secureafl.plugins import MAIN, find_own, source_digest, source_file
 from secureafl.settings import Settings, nearest
 
 PAPER_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
@@ -76,8 +76,8 @@ OF_MINORITY = ("minority_share", "minority_class")
 OF_LOCAL_TRAINING = ("local_steps", "local_lr")
 """The same of clients that train for several steps."""
 
-OFF_BY_DEFAULT = {"max_seats"}
-"""The same of a defense's settings that change nothing while they are None."""
+OFF_BY_DEFAULT: Mapping[str, Any] = {"max_seats": None, "sketch_dtype": "float32"}
+"""The same of a defense's settings, while they have these values."""
 
 
 class CellSettings(Settings):
@@ -262,14 +262,27 @@ class CellSettings(Settings):
         """SHA-256 of the files with the user's own defense, attack and partition, by name: who changes one of them has
         another cell. What these files import is not looked at.
         """
+        return {name: source_digest(found) for name, found in self._own().items()}
+
+    def typed(self) -> list[str]:
+        """Which of the user's own code this process alone has, because it was typed into a notebook or a script."""
+        return [name for name in self._own() if name.startswith(f"{MAIN}:")]
+
+    @property
+    def has_changed_unseen(self) -> bool:
+        """Whether the user's own code may be other than it was: it has no file, and may call what was typed anew."""
+        return any(source_file(found) is None for found in self._own().values())
+
+    def _own(self) -> dict[str, object]:
+        """The user's own code by name."""
         own: dict[str, object] = {}
         if self.defense not in DEFENSES:
-            own[self.defense] = find_defense(self.defense).make
+            own[self.defense] = find_own("defense", self.defense, DEFENSES)
         if self.attack != "none" and self.attack not in ATTACKS:
-            own[self.attack] = find_attack(self.attack).make
+            own[self.attack] = find_own("attack", self.attack, ATTACKS)
         if (partition := find_partition(self.partition)) is not None:
             own[self.partition] = partition
-        return {name: source_digest(found) for name, found in own.items()}
+        return {name: getattr(found, "make", found) for name, found in own.items()}
 
     def _check_minority(self) -> None:
         """Whether there is a class to hold, someone to hold it, and enough others to attack."""
@@ -362,4 +375,4 @@ def _changes(given: Mapping[str, Any], usual: Mapping[str, Any]) -> dict[str, An
 
 def _in_force(own: Mapping[str, Any]) -> dict[str, Any]:
     """A defense's settings without those that change nothing while they are off."""
-    return {key: value for key, value in own.items() if key not in OFF_BY_DEFAULT or value is not None}
+    return {key: value for key, value in own.items() if key not in OFF_BY_DEFAULT or value != OFF_BY_DEFAULT[key]}

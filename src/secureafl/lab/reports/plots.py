@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
 from collections.abc import Mapping
@@ -49,7 +50,7 @@ TITLES = {
     "flood": "Flood",
     "whitewash": "Whitewash",
     "secureafl": "SecureAFL",
-    "secureafl-paper": "SecureAFL, paper's text",
+    "secureafl-paper": "the published algorithm",
     "asyncsgd": "AsyncSGD",
     "kardam": "Kardam",
     "basgd": "BASGD",
@@ -75,6 +76,15 @@ AXES = {
     "batch_size": "samples per update",
 }
 MAX_DOTS = 6000
+
+
+class Picture(Figure):
+    """A figure that a notebook shows, also if nothing has imported Matplotlib's `pyplot`."""
+
+    def _repr_png_(self) -> bytes:
+        drawn = io.BytesIO()
+        self.savefig(drawn, format="png", dpi=100)
+        return drawn.getvalue()
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +124,7 @@ def read_cell(directory: Path) -> Cell:
 def title(name: str) -> str:
     """How a defense, an attack or a row is written; of a row, what stands before the first comma is a name."""
     first, comma, rest = name.partition(",")
-    return f"{TITLES.get(first, first)}{comma}{rest}"
+    return f"{TITLES.get(first, first.removeprefix('__main__:'))}{comma}{rest}"
 
 
 def tidy(axes: Axes) -> None:
@@ -124,20 +134,19 @@ def tidy(axes: Axes) -> None:
     axes.tick_params(colors=INK, length=3, labelsize=8)
 
 
-def draw_cell(directory: Path) -> Path:
-    """The picture at the end of a run: its curve, its filter, its clients. Written as PNG and PDF.
+def draw_cell(cell: Cell) -> Figure:
+    """The picture at the end of a run: its curve, its filter, its clients.
 
     Of a cell whose large file was not kept, the curve alone.
     """
-    cell = read_cell(directory)
     if cell.arrivals:
-        figure = Figure(figsize=(10.0, 6.4), layout="constrained")
+        figure = Picture(figsize=(10.0, 6.4), layout="constrained")
         grid = figure.add_gridspec(2, 2, height_ratios=[1.0, 1.25])
         plot_curve(figure.add_subplot(grid[0, 0]), cell)
         plot_factors(figure.add_subplot(grid[0, 1]), cell)
         plot_timeline(figure.add_subplot(grid[1, :]), cell)
     else:
-        figure = Figure(figsize=(10.0, 3.2), layout="constrained")
+        figure = Picture(figsize=(10.0, 3.2), layout="constrained")
         plot_curve(figure.subplots(), cell)
     s = cell.settings
     attack = (
@@ -146,7 +155,7 @@ def draw_cell(directory: Path) -> Path:
     figure.suptitle(
         f"{title(s['defense'])} on {s['dataset']}: {s['num_clients']} clients, {attack}", fontsize=12, color=INK
     )
-    return save(figure, directory / "picture")
+    return figure
 
 
 def plot_curve(axes: Axes, cell: Cell) -> None:
@@ -164,11 +173,12 @@ def plot_curve(axes: Axes, cell: Cell) -> None:
 
 
 def plot_factors(axes: Axes, cell: Cell) -> None:
-    """How abruptly honest and malicious clients changed; lengths of uploads where a defense does not ask that."""
+    """How abruptly honest and malicious clients changed; lengths of updates where a defense does not ask that."""
     malicious = cell.malicious
-    values, name = cell.arrivals["lipschitz_factor"], "Lipschitz factor of an upload"
-    if not np.isfinite(values).any():
-        values, name = cell.arrivals["norm"], "length of an upload"
+    values, name = cell.arrivals["lipschitz_factor"], "Lipschitz factor of an update"
+    sides = [rows for rows in (malicious, ~malicious) if rows.any()]
+    if not all(np.isfinite(values[rows]).any() for rows in sides):
+        values, name = cell.arrivals["norm"], "length of an update"
     usable = np.isfinite(values) & (values > 0.0)
     axes.set_title(f"{name[0].upper()}{name[1:]}", fontsize=9, loc="left")
     axes.set_xlabel(name, fontsize=8)
@@ -188,7 +198,7 @@ def plot_factors(axes: Axes, cell: Cell) -> None:
                 clipped, bins=list(bins), weights=weights, color=colour, alpha=0.55, label=f"{label} ({len(chosen):,})"
             )
     axes.set_xscale("log")
-    axes.set_ylabel("% of uploads", fontsize=8)
+    axes.set_ylabel("% of updates", fontsize=8)
     axes.set_ylim(top=1.35 * axes.get_ylim()[1])  # room for the legend
     axes.legend(frameon=False, fontsize=8)
 

@@ -18,6 +18,7 @@ from secureafl.lab.reports.plots import (
     FAINT,
     INK,
     Cell,
+    Picture,
     grid_shape,
     plot_factors,
     plot_timeline,
@@ -39,7 +40,7 @@ def draw_curves(cells: Sequence[Cell], recipe: Recipe) -> Figure:
     """The error over rounds: one panel per attack, one line per row of the table, averaged over seeds."""
     groups, metric = by_attack(cells), main_metric(cells)
     rows, columns = grid_shape(len(groups))
-    figure = Figure(figsize=(3.0 * columns + 0.6, 2.3 * rows + 0.9), layout="constrained")
+    figure = Picture(figsize=(3.0 * columns + 0.6, 2.3 * rows + 0.9), layout="constrained")
     panels = figure.subplots(rows, columns, sharey=True, squeeze=False).ravel().tolist()
     colours = row_colours([row_of(recipe, cell.settings) for cell in cells])
     for axes, (attack, members) in zip(panels, groups.items(), strict=False):
@@ -62,6 +63,27 @@ def draw_curves(cells: Sequence[Cell], recipe: Recipe) -> Figure:
     return figure
 
 
+def draw_overlay(cells: Sequence[Cell], labels: Sequence[str]) -> Figure:
+    """The error of every cell over rounds in one panel; dashed, the success of backdoors."""
+    metric = main_metric(cells)
+    figure = Picture(figsize=(7.5, 3.6), layout="constrained")
+    axes = figure.subplots()
+    methods = [cell.settings["defense"] for cell in cells]
+    own = row_colours(methods if len(set(methods)) == len(cells) else [str(place) for place in range(len(cells))])
+    for cell, label, colour in zip(cells, labels, own.values(), strict=True):
+        axes.plot(*cell.curves[f"published_{metric}"], color=colour, linewidth=1.8, label=label)
+        if "published_asr" in cell.curves:
+            axes.plot(*cell.curves["published_asr"], color=colour, linewidth=1.2, linestyle="--")
+    has_backdoor = any("published_asr" in cell.curves for cell in cells)
+    axes.set_ylabel(AXES[metric] + (" (dashed: attack success rate)" if has_backdoor else ""), fontsize=8)
+    axes.set_xlabel("round", fontsize=8)
+    if metric == "ter":
+        axes.set_ylim(0.0, 1.0)
+    axes.legend(frameon=False, fontsize=8)
+    tidy(axes)
+    return figure
+
+
 def draw_heat_map(cells: Sequence[Cell], recipe: Recipe) -> Figure:
     """Every row against every attack: error, and beside it the success of backdoors."""
     metric = main_metric(cells)
@@ -69,7 +91,7 @@ def draw_heat_map(cells: Sequence[Cell], recipe: Recipe) -> Figure:
     rows = list(dict.fromkeys(row_of(recipe, cell.settings) for cell in cells))
     grids = {name: _grid(cells, recipe, rows, name) for name in names}
     widths = [max(3, len(attacks)) for attacks, _ in grids.values()]  # a title needs some room, too
-    figure = Figure(figsize=(0.62 * sum(widths) + 2.6, 0.42 * len(rows) + 1.6), layout="constrained")
+    figure = Picture(figsize=(0.62 * sum(widths) + 2.6, 0.42 * len(rows) + 1.6), layout="constrained")
     panels = figure.subplots(1, len(names), width_ratios=widths, squeeze=False).ravel().tolist()
     for place, (axes, (name, (attacks, values))) in enumerate(zip(panels, grids.items(), strict=True)):
         _paint(axes, values, is_rate=name != "rmse")
@@ -83,7 +105,7 @@ def draw_filters(cells: Sequence[Cell], name: str) -> Figure:
     """Lipschitz factors, honest against malicious, under each attack; `name` is who measured them."""
     chosen = [members[0] for members in by_attack(cells).values()]
     rows, columns = grid_shape(len(chosen))
-    figure = Figure(figsize=(3.1 * columns + 0.4, 2.3 * rows + 0.5), layout="constrained")
+    figure = Picture(figsize=(3.1 * columns + 0.4, 2.3 * rows + 0.5), layout="constrained")
     figure.suptitle(name, fontsize=10, x=0.01, ha="left")
     panels = figure.subplots(rows, columns, squeeze=False).ravel().tolist()
     for axes, cell in zip(panels, chosen, strict=False):
@@ -96,7 +118,7 @@ def draw_filters(cells: Sequence[Cell], name: str) -> Figure:
 
 def draw_timeline(cell: Cell, name: str) -> Figure:
     """One cell's arrivals, client by client; `name` is who judged them."""
-    figure = Figure(figsize=(10.0, 4.2), layout="constrained")
+    figure = Picture(figsize=(10.0, 4.2), layout="constrained")
     axes = figure.subplots()
     plot_timeline(axes, cell)
     axes.set_title(f"{name}, {title(cell.settings['attack'])}", fontsize=9, loc="left")
@@ -108,7 +130,7 @@ def draw_lines(cells: Sequence[Cell], recipe: Recipe) -> Figure:
     groups, metric = by_attack(cells), main_metric(cells)
     colours = row_colours([method_of(cell.settings) for cell in cells])
     rows, columns = grid_shape(len(groups))
-    figure = Figure(figsize=(3.0 * columns + 0.6, 2.3 * rows + 0.9), layout="constrained")
+    figure = Picture(figsize=(3.0 * columns + 0.6, 2.3 * rows + 0.9), layout="constrained")
     panels = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False).ravel().tolist()
     for axes, (attack, members) in zip(panels, groups.items(), strict=False):
         for method in dict.fromkeys(method_of(cell.settings) for cell in members):
@@ -147,7 +169,7 @@ def draw_fairness(cells: Sequence[Cell], recipe: Recipe) -> Figure:
     rows = list(dict.fromkeys(row_of(recipe, cell.settings) for cell in cells))
     attacks = in_order(cell.settings["attack"] for cell in cells)
     colours = dict(zip(attacks, itertools.cycle((INK, *LINE_CYCLE)), strict=False))
-    figure = Figure(figsize=(2.3 * len(FAIRNESS) + 2.0, 0.34 * len(rows) + 1.9), layout="constrained")
+    figure = Picture(figsize=(2.3 * len(FAIRNESS) + 2.0, 0.34 * len(rows) + 1.9), layout="constrained")
     panels = figure.subplots(1, len(FAIRNESS), sharey=True, squeeze=False).ravel().tolist()
     for axes, (measure, words) in zip(panels, FAIRNESS.items(), strict=True):
         for attack in attacks:
@@ -174,7 +196,7 @@ def draw_fairness(cells: Sequence[Cell], recipe: Recipe) -> Figure:
 
 def draw_errors(cells: Sequence[Cell], recipe: Recipe) -> Figure:
     """How far estimates are from true gradients over rounds, beside the bare last uploads."""
-    figure = Figure(figsize=(7.0, 3.6), layout="constrained")
+    figure = Picture(figsize=(7.0, 3.6), layout="constrained")
     axes = figure.subplots()
     for cell, colour in zip(cells, LINE_CYCLE, strict=False):
         if "estimation_error" in cell.curves:

@@ -153,7 +153,7 @@ def error_markdown(recipe: Recipe, cells: Sequence[Cell]) -> str:
     lines = [_row(["mean relative error in rounds", *heads]), _row(["---"] * (1 + len(heads)))]
     lines.append(_row(["the paper's", *(f"{theirs:.2f}" for *_, theirs in intervals)]))
     for cell in cells:
-        for curve, suffix in (("estimation_error", ""), ("stale_error", ", bare last uploads")):
+        for curve, suffix in (("estimation_error", ""), ("stale_error", ", bare last updates")):
             rounds, values = cell.curves[curve]
             parts = [values[(rounds >= first) & (rounds < last)] for first, last, _ in intervals]
             shown = [f"{np.mean(part):.2f}" if len(part) else "" for part in parts]

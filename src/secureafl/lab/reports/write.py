@@ -49,47 +49,38 @@ ROWS_OF_METHODS = {"defense", "method", "settings", "variant"}
 
 
 def cell_table(result: Result) -> Table:
-    """One run at a glance."""
+    """One run at a glance: what the model came to, who was accepted, how fast. `result.json` has the rest."""
     settings, detection = result["settings"], result["detection"]
-    table = Table(title=f"{title(settings['defense'])}, {title(settings['attack'])}, {settings['dataset']}")
+    heading = f"{title(settings['defense'])}, {title(settings['attack'])}, {settings['dataset']}"
+    table = Table(title=heading, title_justify="left")
     table.add_column("what")
-    table.add_column("value", justify="right")
+    table.add_column("value", justify="right", no_wrap=True)
     names = {"ter": "test error rate", "asr": "attack success rate", "rmse": "RMSE"}
     for metric, words in names.items():
-        if metric in result["final"]:
-            for prefix, model in (("published_", "published model"), ("", "newest model")):
-                name = f"{prefix}{metric}"
-                table.add_row(f"{words} of the {model}, at the end", number(result["final"][name]))
-                table.add_row(f"{words} of the {model}, mean of the last evaluations", number(result["last"][name]))
+        if metric in result["last"]:
+            table.add_row(f"{words}, last evaluations", number(result["last"][f"published_{metric}"]))
     for words, value in recall_rows(result):
         table.add_row(words, value)
-    table.add_row("honest uploads accepted", percent(detection["honest_accepted"]))
+    table.add_row("honest updates accepted", percent(detection["honest_accepted"]))
     if result["malicious"]:
-        table.add_row("malicious uploads accepted", percent(detection["malicious_accepted"]))
-        table.add_row("precision of rejections", percent(detection["precision"]))
-        table.add_row("recall of rejections", percent(detection["recall"]))
-    table.add_row("rounds per second", f"{float(result['timing']['rounds_per_second']):.1f}")
-    table.add_row("server memory", f"{result['server_bytes'] / 1e6:.1f} MB")
-    table.add_row("model", result["digests"]["model"][:16])
+        table.add_row("malicious updates accepted", percent(detection["malicious_accepted"]))
+    table.add_row("updates per second", f"{float(result['timing']['rounds_per_second']):.1f}")
     return table
 
 
 def recall_rows(result: Result) -> list[tuple[str, str]]:
-    """How well the models know the class that they know least, and the one that a minority holds, if there is one.
+    """How well the model knows the class that it knows least, and the one that a minority holds, if there is one.
 
     Results of 0.1 have nothing of this.
     """
-    rows, held = [], result.get("held_class")
-    for model, prefix in (("published", "published_"), ("newest", "")):
-        if (worst := result.get("worst_class", {}).get(model)) is None:
-            continue
-        kinds = {worst: f"the worst class, {worst},"}
-        if held is not None:
-            kinds[held] = f"class {held}, which a minority holds,"
-        for label, words in kinds.items():
-            recall = number(result["last"][f"{prefix}recall_{label}"])
-            rows.append((f"recall of {words} by the {model} model, mean of the last evaluations", recall))
-    return rows
+    if (worst := result.get("worst_class", {}).get("published")) is None:
+        return []
+    kinds = {worst: f"the worst class, {worst}"}
+    if (held := result.get("held_class")) is not None:
+        kinds[held] = f"class {held}, which a minority holds"
+    return [
+        (f"recall of {words}", number(result["last"][f"published_recall_{label}"])) for label, words in kinds.items()
+    ]
 
 
 def sweep_table(name: str, recipe: Recipe, results: Sequence[Result]) -> Table:
@@ -167,7 +158,7 @@ def draw_all(cells: Sequence[Cell], recipe: Recipe) -> list[tuple[str, str, Figu
         return [
             (
                 "estimation-error",
-                "Relative error of estimated uploads against true gradients.",
+                "Relative error of estimated updates against true gradients.",
                 draw_errors(cells, recipe),
             )
         ]
@@ -188,9 +179,9 @@ def draw_all(cells: Sequence[Cell], recipe: Recipe) -> list[tuple[str, str, Figu
         figures.append(("fairness", caption, draw_fairness(told, recipe)))
     name, attacked = closely(cells, recipe)
     if attacked:
-        caption = f"{name}: how abruptly uploads changed, honest (blue) against malicious (red)."
+        caption = f"{name}: how abruptly updates changed, honest (blue) against malicious (red)."
         figures.append(("filters", caption, draw_filters(attacked, name)))
-        caption = f"{name}: one dot per upload, full if accepted, hollow if not. Malicious clients stand at the top."
+        caption = f"{name}: one dot per update, full if accepted, hollow if not. Malicious clients stand at the top."
         figures.append(("timeline", caption, draw_timeline(attacked[0], name)))
     return figures
 

@@ -10,7 +10,7 @@ Nothing is kept in memory that a restart would miss: the driver and its workers 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from rich.console import Console
 from secureafl.errors import SecureAFLError
 from secureafl.files import save_json
 from secureafl.lab.cells.cell import CellSettings
-from secureafl.lab.cells.experiment import RESULT, RunSettings, read_result
+from secureafl.lab.cells.experiment import RESULT, SNAPSHOT, RunSettings, read_result
 from secureafl.lab.cells.results import save_table
 from secureafl.lab.sweeps.recipes import Recipe, find_recipe
 from secureafl.lab.sweeps.sweep_files import parse_sweep
@@ -36,7 +36,7 @@ def run_sweep(
     cells: Sequence[CellSettings],
     out_dir: Path,
     *,
-    jobs: int,
+    jobs: int | None = None,
     run: RunSettings = RunSettings(),
     console: Console | None = None,
     wanted: Callable[[CellSettings], bool] = lambda cell: True,
@@ -44,14 +44,16 @@ def run_sweep(
 ) -> list[dict[str, Any]]:
     """Run those cells that are `wanted`, and return the results of all that are finished, in their order.
 
-    A cell that fails is reported at the end; the others are not lost. `text` is the recipe's.
+    A cell that fails is reported at the end; the others are not lost. `text` is the recipe's. Without a console nothing
+    is shown.
     """
-    console = console or Console()
+    console = console or Console(quiet=True)
     store = out_dir / CELLS
     store.mkdir(parents=True, exist_ok=True)
     unique = {cell.cell_id(): cell for cell in cells}
     save_json(out_dir / f"{name}.json", {"recipe": name, "cells": list(unique), **({"text": text} if text else {})})
     chosen = {key: cell for key, cell in unique.items() if wanted(cell)}
+    forget_unseen(chosen, store)
     waiting = {key: cell for key, cell in chosen.items() if not (store / key / RESULT).exists()}
     with SweepProgress(console, name, chosen, waiting) as progress:
         failures = run_cells(waiting, store, jobs=jobs, run=run, observer=progress)
@@ -61,6 +63,14 @@ def run_sweep(
     curves = [pq.read_table(store / key / "curves.parquet") for key in finished]
     save_table(out_dir / f"{name}.parquet", pa.concat_tables(curves))
     return [read_result(store / key) for key in finished]
+
+
+def forget_unseen(cells: Mapping[str, CellSettings], store: Path) -> None:
+    """Remove the results of cells whose code may have changed unseen: they are run anew."""
+    for key, cell in cells.items():
+        if cell.has_changed_unseen:
+            for name in (RESULT, SNAPSHOT):
+                (store / key / name).unlink(missing_ok=True)
 
 
 def read_recipe(out_dir: Path, name: str) -> Recipe:

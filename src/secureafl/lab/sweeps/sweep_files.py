@@ -19,6 +19,7 @@ row is a defense and whatever else varies.
 from __future__ import annotations
 
 import itertools
+import json
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -67,16 +68,23 @@ def sweep_name(given: str) -> str:
 def parse_sweep(text: str, name: str) -> Recipe:
     """The recipe that a file of this text stands for; `name` is for messages."""
     try:
-        file = SweepFile(**tomllib.loads(text))
+        file = SweepFile(**(json.loads(text) if text.startswith("{") else tomllib.loads(text)))
     except tomllib.TOMLDecodeError as error:
         raise SettingsError(f"{name} is no TOML: {error}") from error
+    return grid_recipe(file, name, text)
+
+
+def grid_recipe(file: SweepFile, name: str, text: str = "") -> Recipe:
+    """The recipe of a grid. `name` is for messages; `text` is the file's, if it was read from one, and else JSON."""
     points = [{**flat(file.base), **flat(cell), **point} for cell in file.cells for point in _points(file.grid, name)]
     if any("seed" in point for point in points):
         raise SettingsError(f"{name}: leave seed out; --seeds 3 repeats every cell with three of them")
     varied = [key for key in _keys(points) if len({str(point.get(key)) for point in points}) > 1]
     row = ", ".join(dict.fromkeys(["defense", *(key for key in varied if key not in COLUMNS)]))
     about = file.about or f"{len(points)} cells"
-    return Recipe(about, lambda: [CellSettings(**nested(point)) for point in points], row=row, text=text)
+    return Recipe(
+        about, lambda: [CellSettings(**nested(point)) for point in points], row=row, text=text or file.model_dump_json()
+    )
 
 
 def flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

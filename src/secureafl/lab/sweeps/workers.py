@@ -1,7 +1,8 @@
-"""Cells in processes of their own, one core each: one after the other, or several at a time on Ray.
+"""Cells in processes of their own, one core each: one after the other, or several at a time on Ray. Or in this process.
 
-Numerical libraries read their number of threads when they are loaded, and sums depend on it. So no cell runs in the
-process that was asked for it: workers start with one thread, on every machine and in every kind of sweep.
+Numerical libraries read their number of threads when they are loaded, and sums depend on it. So workers start with one
+thread, on every machine and in every kind of sweep. In this process, which may have loaded them before, they are held
+to one thread while a cell runs, with the same bits in the end.
 
 The allocator reads its settings then as well. Every gradient needs the same few megabytes, and glibc returns blocks of
 that size to the system at once, to fault them in again page by page in the next round. Workers keep them.
@@ -22,9 +23,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
-from secureafl.errors import SecureAFLError, described
+import torch
+from threadpoolctl import threadpool_limits
+
+from secureafl.errors import SecureAFLError, SettingsError, described
 from secureafl.lab.cells.cell import CellSettings
-from secureafl.lab.cells.experiment import CellStatus, RunSettings, run_cell
+from secureafl.lab.cells.experiment import CellStatus, Progress, RunSettings, run_cell
 
 PROGRESS = "progress.json"
 REPORT_SECONDS = 0.5
@@ -46,11 +50,21 @@ class SweepObserver(Protocol):
 
 
 def run_cells(
-    cells: Mapping[str, CellSettings], store: Path, *, jobs: int, run: RunSettings, observer: SweepObserver
+    cells: Mapping[str, CellSettings], store: Path, *, jobs: int | None, run: RunSettings, observer: SweepObserver
 ) -> dict[str, str]:
-    """Run these cells and return what went wrong, by cell. A failure ends its own cell only."""
+    """Run these cells and return what went wrong, by cell. A failure ends its own cell only.
+
+    jobs  processes at a time; None for no other process than this one
+    """
     if not cells:
         return {}
+    if jobs is None:
+        return _here(cells, store, run, observer)
+    for cell in cells.values():
+        if typed := cell.typed():
+            raise SettingsError(
+                f"{typed[0]} is in this process alone: save it in a module and import it from there, or leave jobs out"
+            )
     with _environment({**dict.fromkeys(SINGLE_THREADED, "1"), **KEEPS_MEMORY}):
         return (_one_by_one if jobs == 1 else _on_ray)(cells, store, jobs, run, observer)
 
@@ -59,24 +73,12 @@ def work(key: str, cell: str, store: str, run: str) -> str | None:
     """One cell, in a worker. What went wrong comes back as text; how far it is stands in a file beside the result."""
     _end_with_parent()
     directory = Path(store) / key
-    reported = -REPORT_SECONDS
-
-    def report(status: CellStatus) -> None:
-        nonlocal reported
-        now = time.monotonic()
-        if now - reported >= REPORT_SECONDS:
-            reported = now
-            fields = [status.done, status.rounds, status.seconds, status.resumed_at, dict(status.latest)]
-            beside = directory / f".{PROGRESS}.{os.getpid()}"
-            beside.write_text(json.dumps(fields))
-            beside.rename(directory / PROGRESS)
-
     try:
         settings = CellSettings.model_validate_json(cell)
         if settings.cell_id() != key:
             return "the file of its defense, attack or partition was changed meanwhile; run the same command again"
         directory.mkdir(parents=True, exist_ok=True)
-        run_cell(settings, Path(store), report, RunSettings.model_validate_json(run))
+        run_cell(settings, Path(store), _seldom(key, _ProgressFile(directory)), RunSettings.model_validate_json(run))
     except SecureAFLError as error:
         return str(error)
     except OSError as error:
@@ -84,6 +86,22 @@ def work(key: str, cell: str, store: str, run: str) -> str | None:
     finally:
         (directory / PROGRESS).unlink(missing_ok=True)
     return None
+
+
+class _ProgressFile:
+    """Where a worker says how far it is."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    def advanced(self, key: str, status: CellStatus) -> None:
+        fields = [status.done, status.rounds, status.seconds, status.resumed_at, dict(status.latest)]
+        beside = self._directory / f".{PROGRESS}.{os.getpid()}"
+        beside.write_text(json.dumps(fields))
+        beside.rename(self._directory / PROGRESS)
+
+    def finished(self, key: str, failure: str | None) -> None:
+        """Its return value says so."""
 
 
 @contextmanager
@@ -111,6 +129,47 @@ def _end_with_parent() -> None:
             os._exit(1)
 
         threading.Thread(target=wait_and_end, daemon=True).start()
+
+
+def _here(cells: Mapping[str, CellSettings], store: Path, run: RunSettings, observer: SweepObserver) -> dict[str, str]:
+    """One by one in this process. An error that is not ours is raised as it is: it comes from the user's own code."""
+    failures: dict[str, str] = {}
+    with _single_threaded():
+        for key, cell in cells.items():
+            try:
+                run_cell(cell, store, _seldom(key, observer), run)
+            except SecureAFLError as error:
+                failures[key] = str(error)
+            observer.finished(key, failures.get(key))
+    return failures
+
+
+def _seldom(key: str, observer: SweepObserver) -> Progress:
+    """Tells the observer at most so often as a worker would."""
+    reported = -REPORT_SECONDS
+
+    def report(status: CellStatus) -> None:
+        nonlocal reported
+        now = time.monotonic()
+        if now - reported >= REPORT_SECONDS:
+            reported = now
+            observer.advanced(key, status)
+
+    return report
+
+
+@contextmanager
+def _single_threaded() -> Iterator[None]:
+    """Numerical libraries use one thread within, and PyTorch is as it was afterwards."""
+    threads, strict = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
+    filled = torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
+    with threadpool_limits(1), _environment({"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}):
+        try:
+            yield
+        finally:
+            torch.use_deterministic_algorithms(strict)
+            torch.utils.deterministic.fill_uninitialized_memory = filled  # type: ignore[attr-defined]
+    torch.set_num_threads(threads)
 
 
 def _one_by_one(

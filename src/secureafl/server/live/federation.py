@@ -16,7 +16,7 @@ import secrets
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
@@ -208,6 +208,15 @@ class Federation:
         """Make the journal durable and let go of the run's files. Call it once no engine thread is left."""
         self._run.close()
 
+    def keep_file(self, name: str, content: bytes | Iterable[bytes | memoryview]) -> None:
+        """Keep a file with the run; nothing is kept of a run in memory."""
+        if (store := self._run.store) is None:
+            return
+        try:
+            store.files.write(name, [content] if isinstance(content, bytes) else content)
+        except OSError as error:
+            raise self.journal.fail(f"cannot write {store.files.where(name)}: {error.strerror}") from None
+
     def status(self) -> Status:
         """Where the run stands now."""
         telemetry = self.telemetry.read()
@@ -354,12 +363,7 @@ class Federation:
         return Result(arrays, model.version, seconds, self._verdicts, evaluations)
 
     def _save(self, arrays: NamedArrays) -> None:
-        if (store := self._run.store) is None:
-            return
-        try:
-            store.files.write(MODEL, safetensors_parts(arrays))
-        except OSError as error:
-            raise self.journal.fail(f"cannot write {store.files.where(MODEL)}: {error.strerror}") from None
+        self.keep_file(MODEL, safetensors_parts(arrays))
 
     def _raise_failure(self) -> None:
         """If a part of the server failed, write down why and raise."""

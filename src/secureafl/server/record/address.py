@@ -77,8 +77,8 @@ PlaceSetting = Annotated[Place, PlainValidator(parse_place), PlainSerializer(str
 """A place as a setting: written as a text, and shown without a password."""
 
 
-def store_of(place: Place, *, lease_seconds: float = LEASE_SECONDS) -> Store:
-    """The run that is kept there, or is to be. `lease_seconds` is for a database."""
+def store_of(place: Place, *, lease_seconds: float = LEASE_SECONDS, patience: float = 0.0) -> Store:
+    """The run that is kept there, or is to be. `lease_seconds` and `patience` are for a database."""
     if isinstance(place, Path):
         return FolderStore(place)
     try:
@@ -87,4 +87,4 @@ def store_of(place: Place, *, lease_seconds: float = LEASE_SECONDS) -> Store:
         if error.name != "psycopg":
             raise
         raise SettingsError(f'{place} needs one more package: pip install "secureafl[postgres]"') from None
-    return PostgresStore(place, lease_seconds=lease_seconds)
+    return PostgresStore(place, lease_seconds=lease_seconds, patience=patience)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from secureafl.errors import StoreError
 from secureafl.files import REAL_DISK, Disk, FolderLock, is_held, remove_leftovers, write_atomically
-from secureafl.server.record.chain import HEAD, HeadFile
+from secureafl.server.record.chain import HEAD, Head, HeadFile
 from secureafl.server.record.journal import Journal
 from secureafl.server.record.sqlite import (
     Connect,
@@ -18,7 +18,7 @@ from secureafl.server.record.sqlite import (
     read_journal,
     write_ahead,
 )
-from secureafl.server.record.store import SNAPSHOTS
+from secureafl.server.record.store import SNAPSHOTS, StandbyReport
 
 DATABASE = "run.db"
 
@@ -125,8 +125,10 @@ class FolderStore:
     def create(self, facts: Mapping[str, object]) -> Journal:
         return create_journal(self._database, facts, connect=self._connect, disk=self._disk)
 
-    def open(self, *, accept_loss: bool = False) -> Journal:
-        return open_journal(self._database, accept_loss=accept_loss, connect=self._connect, disk=self._disk)
+    def open(self, *, accept_loss: bool = False, known: Head | None = None) -> Journal:
+        return open_journal(
+            self._database, accept_loss=accept_loss, known=known, connect=self._connect, disk=self._disk
+        )
 
     def read(self) -> Journal:
         self.require_run()
@@ -142,6 +144,10 @@ class FolderStore:
             with contextlib.suppress(FileNotFoundError):
                 written = max(written, file.stat().st_mtime)
         return written
+
+    def standbys(self) -> list[StandbyReport]:
+        """None that say so: a standby reports to a database."""
+        return []
 
 
 def _names_no_row(head: HeadFile) -> bool:

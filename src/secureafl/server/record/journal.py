@@ -17,7 +17,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from secureafl.errors import StoreError
+from secureafl.errors import StoreError, UnreachableError
 from secureafl.server.record.chain import Head, first_hash, row_hash
 from secureafl.server.record.entries import RENAMED_REASONS, Entry, Event
 from secureafl.server.record.log_tables import COLUMNS, Row, Tables
@@ -66,8 +66,9 @@ class Journal:
         return journal
 
     @classmethod
-    def resume(cls, tables: Tables, *, accept_loss: bool = False) -> Journal:
-        """The journal of an earlier server, to be gone on with. It has been checked from end to end.
+    def resume(cls, tables: Tables, *, accept_loss: bool = False, known: Head | None = None) -> Journal:
+        """The journal of an earlier server, to be gone on with. It has been checked from end to end; from `known` on if
+        the caller has followed the chain up to there itself.
 
         `accept_loss` takes a log whose newest rows are lost, and writes down that they are.
         """
@@ -77,7 +78,7 @@ class Journal:
             journal._check_format()
             if accept_loss:
                 journal._accept_loss()
-            journal._head = journal._check_chain()
+            journal._head = journal._check_chain() if known is None else journal._check_since(known)
             tables.settle()
         return journal
 
@@ -210,19 +211,37 @@ class Journal:
     # Reading
 
     def entries(
-        self, event: Event | None = None, *, after: int = 0, payloads: bool = False, leave_out: Event | None = None
+        self,
+        event: Event | None = None,
+        *,
+        after: int = 0,
+        payloads: bool = False,
+        leave_out: Event | None = None,
+        client: str | None = None,
+        version: int | None = None,
     ) -> Iterator[Entry]:
-        """Entries in order, those with a number above `after`; with the updates, read one at a time, if asked for.
+        """Entries in order, those with a number above `after`; of one client or version, and with the updates, read one
+        at a time, if asked for.
 
         A row that was not checked when the log was opened is checked against its own hash; if all kinds are read, also
         against the one before it.
         """
         before: bytes | None = None
-        for row in self._rows(event, after, leave_out):
+        in_a_row = (event, leave_out, client, version) == (None,) * 4
+        for row in self._rows(event, after, leave_out, client, version):
             if row[0] > self._checked:
-                self._check_row(row, before if event is leave_out is None else None)
+                self._check_row(row, before if in_a_row else None)
             before = row[13]
             yield self._entry(row, self._update(row) if payloads else None)
+
+    def following(self, head: Head) -> Iterator[tuple[Head, Entry]]:
+        """The entries behind this row with their updates, and the head that each of them is. Every row is checked
+        against the one before it, and every update against its row.
+        """
+        for row in self._rows(after=head.number):
+            self._check_row(row, head.hash, head.number + 1)
+            head = Head(row[0], row[13])
+            yield head, self._entry(row, self._update(row))
 
     def stored(self) -> Iterator[tuple[Row, bytes | None]]:
         """Every row as it is stored, with its update; the chain is followed on the way."""
@@ -240,6 +259,10 @@ class Journal:
         self._check_row(found[0])
         return self._entry(found[0], None)
 
+    def clients(self) -> list[str]:
+        """Everyone whom an entry is about."""
+        return [client for (client,) in self._fetch("SELECT DISTINCT client FROM log WHERE client <> ''", [])]
+
     def first_without_update(self) -> Entry | None:
         """The first arrival that was judged and whose update is not on record; None if there is no such row."""
         marks = ", ".join("?" * len(UNJUDGED))
@@ -255,6 +278,10 @@ class Journal:
             return {name: json.loads(value) for name, value in self._fact_texts().items()}
         except ValueError:
             raise unreadable_facts(self.where) from None
+
+    def first_hash(self) -> bytes:
+        """What the chain begins with: the hash of the facts."""
+        return first_hash(self._fact_texts())
 
     def hash_before(self, number: int) -> bytes | None:
         """What the row of this number says the hash of the one before it is; None if there is no such row."""
@@ -296,6 +323,25 @@ class Journal:
         self._check_updates()
         return head
 
+    def _check_since(self, known: Head) -> Head:
+        """The newest row, by way of all behind the known one."""
+        expected, head = self._tables.read_head(), known
+        met = head == expected
+        for row in self._rows(after=known.number):
+            self._check_row(row, head.hash, head.number + 1)
+            head = Head(row[0], row[13])
+            met = met or head == expected
+        if not met:
+            raise StoreError(self._shortfall(head, expected))
+        self.seconds = float(self._value("SELECT coalesce(max(seconds), 0) FROM log"))
+        self.forgotten = int(
+            self._value("SELECT coalesce(max(base), 0) FROM log WHERE event = ?", [str(Event.FORGOTTEN)])
+        )
+        self._checked = head.number
+        self._snapshots = self.snapshots()
+        self._check_updates()
+        return head
+
     def _follow(self, expected: Head | None = None) -> tuple[Head, bool]:
         """The newest row, by way of all others, and whether one of them is the expected one."""
         facts = first_hash(self._fact_texts())
@@ -334,10 +380,20 @@ class Journal:
             return f"{self.where} went back: {lost}. Restore a copy, or accept it: secureafl verify --accept-loss"
         return f"{self.where}: row {expected.number} is not the one that was written"
 
-    def _rows(self, event: Event | None = None, after: int = 0, leave_out: Event | None = None) -> Iterator[Row]:
-        condition, parameters = "number > ?", [after, *(str(kind) for kind in (event, leave_out) if kind is not None)]
-        condition += " AND event = ?" * (event is not None) + " AND event <> ?" * (leave_out is not None)
-        query = f"{self._rows_query} WHERE {condition} ORDER BY number LIMIT {_BATCH}"
+    def _rows(
+        self,
+        event: Event | None = None,
+        after: int = 0,
+        leave_out: Event | None = None,
+        client: str | None = None,
+        version: int | None = None,
+    ) -> Iterator[Row]:
+        asked: dict[str, Any] = {"number >": after, "event =": event, "event <>": leave_out, "client =": client}
+        asked["version ="] = version
+        conditions = {condition: value for condition, value in asked.items() if value is not None}
+        parameters = [str(value) if isinstance(value, Event) else value for value in conditions.values()]
+        where = " AND ".join(f"{condition} ?" for condition in conditions)
+        query = f"{self._rows_query} WHERE {where} ORDER BY number LIMIT {_BATCH}"
         while True:
             rows = self._fetch(query, parameters)
             yield from rows
@@ -413,7 +469,8 @@ class Journal:
                 return self._tables.read(query, parameters)
             except self._unreadable as error:
                 said = one_line(str(error))
-                raise StoreError(f"the run's database {self.where} cannot be read: {said}") from None
+                kind = UnreachableError if self._tables.is_unreachable(error) else StoreError
+                raise kind(f"the run's database {self.where} cannot be read: {said}") from None
 
 
 @contextlib.contextmanager
@@ -424,15 +481,16 @@ def opening(tables: Tables) -> Iterator[None]:
     except BaseException as error:
         tables.close()
         if isinstance(error, tables.errors):
-            raise cannot_open(tables.where, error) from None
+            raise cannot_open(tables.where, error, unreachable=tables.is_unreachable(error)) from None
         if isinstance(error, KeyError | ValueError | TypeError):
             raise unreadable_facts(tables.where) from None
         raise
 
 
-def cannot_open(where: str, error: Exception) -> StoreError:
+def cannot_open(where: str, error: Exception, *, unreachable: bool = False) -> StoreError:
     """The database's driver says why."""
-    return StoreError(f"cannot open the run's database {where}: {one_line(str(error))}")
+    kind = UnreachableError if unreachable else StoreError
+    return kind(f"cannot open the run's database {where}: {one_line(str(error))}")
 
 
 def unreadable_facts(where: str) -> StoreError:

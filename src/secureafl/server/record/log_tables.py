@@ -31,6 +31,9 @@ class Tables(Protocol):
     def errors(self) -> tuple[type[Exception], ...]:
         """What the database's driver raises."""
 
+    def is_unreachable(self, error: Exception) -> bool:
+        """Whether this error of the driver says only that the database cannot be reached just now."""
+
     @property
     def waiting(self) -> bool:
         """Whether `read` does not show some changes, because they wait for `commit`."""

@@ -12,9 +12,11 @@ import errno
 import fnmatch
 import os
 import tempfile
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import psycopg
 from psycopg import sql
@@ -24,11 +26,15 @@ from secureafl.errors import StoreError
 from secureafl.server.record.address import LEASE_SECONDS, RunUrl
 from secureafl.server.record.chain import Head, first_hash
 from secureafl.server.record.journal import Journal, cannot_open, fact_texts
-from secureafl.server.record.lease import Database, Lease
+from secureafl.server.record.lease import Database, Lease, NotLeading
 from secureafl.server.record.log_tables import Row
+from secureafl.server.record.store import StandbyReport
+from secureafl.server.record.succession import Succession
 from secureafl.text import one_line
 
 PART_BYTES = 4 << 20
+RETRY_SECONDS = 0.2
+Result = TypeVar("Result")
 SCHEMA = (
     """
 CREATE TABLE log (
@@ -47,12 +53,15 @@ CREATE TABLE log (
     before    BYTEA NOT NULL,             -- hash of the row before it
     hash      BYTEA NOT NULL              -- of all these columns
 )""",
+    "CREATE INDEX log_client ON log (client)",  # the rows of one among many; runs without it are read more slowly
     "CREATE TABLE updates (number BIGINT PRIMARY KEY, update_bytes BYTEA NOT NULL)",  # float32, by number of the row
     "CREATE TABLE facts (name TEXT PRIMARY KEY, value TEXT NOT NULL)",
     "CREATE TABLE head (number BIGINT NOT NULL, hash BYTEA, epoch BIGINT NOT NULL, written TIMESTAMPTZ NOT NULL)",
     "INSERT INTO head VALUES (0, NULL, 0, clock_timestamp())",
     "CREATE TABLE lease (holder TEXT NOT NULL, epoch BIGINT NOT NULL, expires TIMESTAMPTZ NOT NULL)",
     "INSERT INTO lease VALUES ('nobody', 0, clock_timestamp())",
+    "CREATE TABLE standbys (name TEXT PRIMARY KEY, number BIGINT NOT NULL, lag_rows BIGINT NOT NULL,"
+    " lag_seconds DOUBLE PRECISION NOT NULL, can_lead BOOLEAN NOT NULL, seen TIMESTAMPTZ NOT NULL)",
     "CREATE TABLE files (name TEXT, part INTEGER, content BYTEA NOT NULL, PRIMARY KEY (name, part))",
     # Floats do not get smaller by being compressed.
     "ALTER TABLE updates ALTER COLUMN update_bytes SET STORAGE EXTERNAL",
@@ -63,12 +72,14 @@ CREATE TABLE log (
 class PostgresStore:
     """One run in a database."""
 
-    def __init__(self, url: RunUrl, *, lease_seconds: float = LEASE_SECONDS) -> None:
+    def __init__(self, url: RunUrl, *, lease_seconds: float = LEASE_SECONDS, patience: float = 0.0) -> None:
         self._url = url
         self._schema = f"secureafl_{url.name}"
         self._lease_seconds = lease_seconds
+        self._patience = patience
         self._lease: Lease | None = None
         self.files = PostgresFiles(self)
+        self.succession = Succession(self._asking, self.connect, self._schema)
 
     def __str__(self) -> str:
         return str(self._url)
@@ -76,6 +87,11 @@ class PostgresStore:
     @property
     def name(self) -> str:
         return self._url.name
+
+    @property
+    def patience(self) -> float:
+        """How long to wait for a database that cannot be reached."""
+        return self._patience
 
     @property
     def lease(self) -> Lease:
@@ -116,13 +132,15 @@ class PostgresStore:
             with contextlib.closing(self.connect()) as database:
                 yield database
         except psycopg.Error as error:
-            raise cannot_open(str(self), error) from None
+            raise cannot_open(str(self), error, unreachable=_is_unreachable(error)) from None
 
     def hold(self) -> Lease:
         with self._asking() as database:
             if self._oid(database) is None:
                 self._create_schema(database)
-            self._lease = Lease(str(self), self.connect, self._lease_seconds)
+            self._lease = Lease(
+                str(self), self.connect, self._lease_seconds, channel=self._schema, patience=self._patience
+            )
         return self._lease
 
     def _create_schema(self, database: Database) -> None:
@@ -167,8 +185,8 @@ class PostgresStore:
     def create(self, facts: Mapping[str, object]) -> Journal:
         return Journal.begin(self._tables(self.lease), fact_texts(facts))
 
-    def open(self, *, accept_loss: bool = False) -> Journal:
-        return Journal.resume(self._tables(self.lease), accept_loss=accept_loss)
+    def open(self, *, accept_loss: bool = False, known: Head | None = None) -> Journal:
+        return Journal.resume(self._tables(self.lease), accept_loss=accept_loss, known=known)
 
     def read(self) -> Journal:
         self.require_run()
@@ -176,9 +194,9 @@ class PostgresStore:
 
     def _tables(self, lease: Lease | None) -> PostgresTables:
         try:
-            return PostgresTables(str(self), self.connect(), lease)
+            return PostgresTables(str(self), self.connect, lease, self._patience)
         except psycopg.Error as error:
-            raise cannot_open(str(self), error) from None
+            raise cannot_open(str(self), error, unreachable=_is_unreachable(error)) from None
 
     def identity(self) -> Hashable:
         self.require_run()
@@ -190,15 +208,21 @@ class PostgresStore:
             found = database.execute("SELECT extract(epoch FROM written)::float8 FROM head").fetchone()
         return 0.0 if found is None else float(found[0])
 
+    def standbys(self) -> list[StandbyReport]:
+        return self.succession.reports()
+
 
 class PostgresTables:
     """The tables of a run; without a lease, to be read."""
 
     errors = (psycopg.Error,)
 
-    def __init__(self, where: str, database: Database, lease: Lease | None) -> None:
+    def __init__(self, where: str, connect: Callable[[], Database], lease: Lease | None, patience: float = 0.0) -> None:
+        """`patience` is how long to try again if the database cannot be reached."""
         self.where = where
-        self._database = database
+        self._connect = connect
+        self._patience = patience
+        self._database = connect()
         self._lease = lease
         self._changes: list[tuple[str, Sequence[Any]]] = []  # that wait for the next commit
         self._written: Head | None = None  # the head in the database
@@ -208,6 +232,9 @@ class PostgresTables:
     def waiting(self) -> bool:
         return bool(self._changes)
 
+    def is_unreachable(self, error: Exception) -> bool:
+        return _is_unreachable(error)
+
     def _leading(self) -> Lease:
         assert self._lease is not None
         self._lease.require()
@@ -215,7 +242,7 @@ class PostgresTables:
 
     def create(self, facts: Mapping[str, str]) -> None:
         head = Head(0, first_hash(facts))
-        with self._database.transaction():
+        with self._fenced(), self._database.transaction():
             self._advance(None, head)
             for pair in facts.items():
                 self._database.execute("INSERT INTO facts VALUES (%s, %s)", pair)
@@ -231,7 +258,7 @@ class PostgresTables:
 
     def load(self, rows: Iterable[tuple[Row, bytes | None]]) -> None:
         head = self._written
-        with self._database.transaction():
+        with self._fenced(), self._database.transaction():
             for row, update in rows:
                 for statement, parameters in _insertion(row, update):
                     self._database.execute(statement, parameters)
@@ -247,12 +274,32 @@ class PostgresTables:
     def commit(self) -> None:
         if not self._changes or self._head is None:
             return
-        with self._database.pipeline(), self._database.transaction():
-            self._advance(self._written, self._head)
+        head = self._head
+        while True:
+            try:
+                self._send(head)
+                break
+            except psycopg.Error as error:
+                self._connect_again(error)
+            with contextlib.suppress(psycopg.Error):  # if it breaks again, so will the next try
+                if _read_head(self._database, self.where) == head:
+                    break  # the database had it, and could not say so
+        self._written = head
+        self._changes.clear()
+
+    def _send(self, head: Head) -> None:
+        """All at once, in one round trip: an old leader's transaction fails as a whole."""
+        with self._fenced(), self._database.pipeline(), self._database.transaction():
+            self._advance(self._written, head)
             for statement, parameters in self._changes:
                 self._database.execute(statement, parameters)
-        self._written = self._head
-        self._changes.clear()
+
+    def _connect_again(self, error: psycopg.Error) -> None:
+        """Wait for a database that cannot be reached, as long as patience lasts; raise what is wrong otherwise."""
+        if not self._patience or not _is_unreachable(error):
+            raise error
+        self._database.close()
+        self._database = connected(self._connect, self._patience)
 
     def rollback(self) -> None:
         self._changes.clear()
@@ -261,20 +308,31 @@ class PostgresTables:
         """What was committed is the database's to keep."""
 
     def read(self, query: str, parameters: Sequence[Any] = ()) -> list[Row]:
-        return self._database.execute(query.replace("?", "%s"), parameters or None, binary=True).fetchall()
+        while True:
+            try:
+                return self._database.execute(query.replace("?", "%s"), parameters or None, binary=True).fetchall()
+            except psycopg.Error as error:
+                self._connect_again(error)
 
     def _advance(self, before: Head | None, head: Head) -> None:
-        """First of all in a transaction: what an old leader has to say is not even sent."""
-        lease = self._leading()
-        if lease.advance(self._database, before, head).fetchone() is None:
-            raise lease.refused(self._database)
+        self._leading().advance(self._database, before, head)
+
+    @contextlib.contextmanager
+    def _fenced(self) -> Iterator[None]:
+        """Say who leads if this server does not."""
+        try:
+            yield
+        except NotLeading:
+            assert self._lease is not None
+            raise self._lease.refused(self._database) from None
 
     def read_head(self) -> Head:
         self._written = _read_head(self._database, self.where)
         return self._written
 
     def write_head(self, head: Head) -> None:
-        self._advance(None, head)
+        with self._fenced():
+            self._advance(None, head)
         self._written = head
 
     def close(self) -> None:
@@ -291,11 +349,27 @@ class PostgresFiles:
         return f"{self._store}/{name}"
 
     def names(self, pattern: str) -> list[str]:
+        return [name for name in self._patiently(self._all_names) if fnmatch.fnmatchcase(name, pattern)]
+
+    def _all_names(self) -> list[str]:
         with self._asking() as database:
-            found = database.execute("SELECT DISTINCT name FROM files ORDER BY name").fetchall()
-        return [name for (name,) in found if fnmatch.fnmatchcase(name, pattern)]
+            return [name for (name,) in database.execute("SELECT DISTINCT name FROM files ORDER BY name").fetchall()]
 
     def write(self, name: str, parts: Iterable[bytes | memoryview]) -> None:
+        if not self._store.patience:
+            self._send(name, parts)
+            return
+        with tempfile.TemporaryFile() as kept:  # so that it can be sent again
+            for part in parts:
+                kept.write(part)
+
+            def send() -> None:
+                kept.seek(0)
+                self._send(name, iter(partial(kept.read, PART_BYTES), b""))
+
+            self._patiently(send)
+
+    def _send(self, name: str, parts: Iterable[bytes | memoryview]) -> None:
         with self._asking() as database, database.transaction():
             database.execute("DELETE FROM files WHERE name = %s", [name])
             for number, part in enumerate(_in_parts(parts)):
@@ -319,9 +393,23 @@ class PostgresFiles:
             yield path
 
     def remove(self, name: str) -> None:
+        self._patiently(partial(self._remove, name))
+
+    def _remove(self, name: str) -> None:
         with self._asking() as database, database.transaction():
             self._store.lease.fence(database)
             database.execute("DELETE FROM files WHERE name = %s", [name])
+
+    def _patiently(self, call: Callable[[], Result]) -> Result:
+        """Try again for as long as the store's patience lasts."""
+        ends = time.monotonic() + self._store.patience
+        while True:
+            try:
+                return call()
+            except OSError:
+                if time.monotonic() >= ends:
+                    raise
+                time.sleep(RETRY_SECONDS)
 
     @contextlib.contextmanager
     def _asking(self) -> Iterator[Database]:
@@ -331,6 +419,25 @@ class PostgresFiles:
                 yield database
         except psycopg.Error as error:
             raise OSError(errno.EIO, one_line(str(error))) from None
+
+
+def connected(connect: Callable[[], Database], patience: float) -> Database:
+    """A connection, as soon as there is one; its error if there is none for so long."""
+    ends = time.monotonic() + patience
+    while True:
+        try:
+            return connect()
+        except psycopg.Error:
+            if time.monotonic() > ends:
+                raise
+            time.sleep(RETRY_SECONDS)
+
+
+def _is_unreachable(error: Exception) -> bool:
+    """Whether the connection broke or could not be made; else the server has answered."""
+    if not isinstance(error, psycopg.OperationalError | psycopg.InterfaceError):
+        return False
+    return error.sqlstate is None or error.sqlstate.startswith(("08", "57P", "25P03"))
 
 
 def _part(database: Database, name: str, number: int) -> bytes | None:

@@ -8,6 +8,7 @@ server died. A run is held by one server at a time.
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import secrets
@@ -20,11 +21,13 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import Field
 
-from secureafl.errors import StoreError
+from secureafl.errors import RowsError, StoreError
 from secureafl.server.machine import Machine, Ticket
 from secureafl.server.record.address import LEASE_SECONDS, Place, PlaceSetting, store_of
+from secureafl.server.record.chain import Head
 from secureafl.server.record.entries import Entry, Event
 from secureafl.server.record.observer import RunObserver
+from secureafl.server.record.resumption import resumed
 from secureafl.server.record.snapshots import Snapshots
 from secureafl.server.record.sqlite import create_journal
 from secureafl.server.record.store import RunHold, Store
@@ -32,8 +35,8 @@ from secureafl.settings import Settings
 from secureafl.text import one_line
 from secureafl.types import UNJUDGED, Reason, Vector, Verdict
 
-MAY_DIFFER = frozenset({"format", "package"})
-"""Facts that a later version of this package may state otherwise."""
+MAY_DIFFER = frozenset({"format", "package", "memory"})
+"""Facts that a later version of this package, or another place for rows, may state otherwise."""
 
 
 class StoreSettings(Settings):
@@ -49,7 +52,10 @@ class StoreSettings(Settings):
     snapshot_every: int = Field(1000, ge=1)
     """Arrivals between two snapshots."""
     keep_snapshots: int = Field(2, ge=1)
-    """Newest snapshots kept; more than one, so that a damaged one can be passed over."""
+    """Newest full snapshots kept, with what builds on them; more than one, so that a damaged one can be passed over."""
+    full_snapshot_every: int = Field(1, ge=1)
+    """One of so many snapshots is full. The others hold what changed since the last, if that is less than half of the
+    state: with many clients, and few heard between two snapshots, they are written sooner. 1 for full ones only."""
     max_journal_bytes: int | None = Field(None, ge=0)
     """Updates kept at most: beyond, those behind the oldest snapshot are forgotten. None keeps all, as replay needs."""
     keep_rows: int | None = Field(None, ge=1)
@@ -59,10 +65,17 @@ class StoreSettings(Settings):
     lease_seconds: float = Field(LEASE_SECONDS, ge=1.0)
     """In a database: how long the server that leads the run keeps the lead without renewing it. It renews four times as
     often, and stops itself after four fifths of this if it cannot. Another server takes over no sooner."""
+    database_patience: float = Field(0.0, ge=0.0)
+    """In a database: how many seconds a server that cannot reach it waits before it stops. Meanwhile it hands out and
+    acknowledges nothing, and it goes on only if no other server has taken the lease. 0 stops at the first failure."""
 
     def store(self) -> Store | None:
         """Where the run is kept; None if that is in memory."""
-        return None if self.run_dir is None else store_of(self.run_dir, lease_seconds=self.lease_seconds)
+        return (
+            None
+            if self.run_dir is None
+            else store_of(self.run_dir, lease_seconds=self.lease_seconds, patience=self.database_patience)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,16 +141,23 @@ class Run:
         facts: Mapping[str, object] | None = None,
         clock: Callable[[], float] = time.monotonic,
         store: Store | None = None,
+        repeated: Head | None = None,
     ) -> Run:
-        """Go on from the last durable arrival of the run in `settings.run_dir`; `machine` is as at its start."""
+        """Go on from the last durable arrival of the run in `settings.run_dir`; `machine` is as at its start, or has
+        gone through all rows up to `repeated`, which the caller has checked.
+        """
         store = _to_resume(settings.run_dir, store or settings.store())
         run = cls.__new__(cls)
         run._set_up(machine, settings, clock, store)
         try:
-            run.journal = store.open()
+            run.journal = store.open(known=repeated)
             try:
-                run._compare(run._facts(facts))
-                run._restore()
+                now = run._facts(facts)
+                if repeated is not None:
+                    del now["first model"]  # the machine is past it
+                run._compare(now)
+                run._restore(repeated)
+                resumed(store)
             except BaseException:
                 run.journal.close()
                 raise
@@ -156,10 +176,11 @@ class Run:
         self._began = clock()
         self._observer: RunObserver | None = None
         self._hold: RunHold | None = None
+        self._rows_error: RowsError | None = None
         self._snapshots: Snapshots | None = None
         if self.store is not None:
             self._hold = self.store.hold()
-            self._snapshots = Snapshots(self.store.files)
+            self._snapshots = Snapshots(self.store.files, settings.full_snapshot_every)
 
     def _let_go(self) -> None:
         if self._hold is not None:
@@ -175,6 +196,8 @@ class Run:
             "keep_recent": machine.settings.keep_recent,
             **(given or {}),
         }
+        if (memory := machine.client_memory()) is not None:
+            found["memory"] = dataclasses.asdict(memory)
         return dict(json.loads(json.dumps(found)))
 
     def _compare(self, facts: Mapping[str, object]) -> None:
@@ -185,6 +208,11 @@ class Run:
                 shown = "" if name == "seed" else f" = {then!r}, not {now!r}"
                 other = "another " if name == "seed" else ""
                 raise StoreError(f"{self.settings.run_dir} was started with {other}{part}{shown}")
+
+    def _require_rows(self) -> None:
+        """Raise if rows could not be read or written before: the state is of no use then, and only a resume helps."""
+        if self._rows_error is not None:
+            raise RowsError(str(self._rows_error))
 
     def require_hold(self) -> None:
         """Raise `StoreError` if another server may have the run."""
@@ -213,10 +241,15 @@ class Run:
         what is refused without being judged is a row of its own kind, and waits for the next arrival.
         """
         ticket, before, began = self.machine.ticket(number), self.machine.model.version, self._clock()
-        if isinstance(update, Reason):
-            verdict = self.machine.refuse(number, update)
-        else:
-            verdict = self.machine.receive(number, update)
+        self._require_rows()
+        try:
+            if isinstance(update, Reason):
+                verdict = self.machine.refuse(number, update)
+            else:
+                verdict = self.machine.receive(number, update)
+        except RowsError as error:
+            self._rows_error = error  # the machine has taken in half an arrival
+            raise
         if ticket is None:
             self.note("", Event.UNSOLICITED, str(verdict.reason))
             return verdict
@@ -263,12 +296,13 @@ class Run:
         """Write the whole state, forget old snapshots, and keep the journal within its bounds."""
         if self._snapshots is None:
             return
+        self._require_rows()
         began = self._clock()
         self.journal.commit()
         try:
-            digest = self._snapshots.write(self.machine.model.version, self.machine.state_dict())
+            digest = self._snapshots.write(self.machine.model.version, self.machine.state_view())
             self._write(self._entry("", Event.SNAPSHOT, digest))
-            kept = self.journal.snapshots()[: self.settings.keep_snapshots]
+            kept = self._snapshots.newest(self.journal.snapshots(), self.settings.keep_snapshots)
             self._snapshots.keep_only([(version, sha256) for version, _, sha256 in kept])
         except OSError as error:
             raise self.journal.fail(f"cannot write a snapshot to {self.settings.run_dir}: {error.strerror}") from None
@@ -317,8 +351,8 @@ class Run:
         fits = update.dtype == np.float32 and update.shape == self.machine.model.params.shape
         return update.tobytes() if fits else None
 
-    def _restore(self) -> None:
-        covered, remarks = self._load_snapshot()
+    def _restore(self, repeated: Head | None) -> None:
+        covered, remarks = self._load_snapshot() if repeated is None else (repeated.number, [])
         if covered < self.journal.forgotten:
             raise StoreError(
                 f"{self.settings.run_dir}: no snapshot is intact, and rows 1 to {self.journal.forgotten} were forgotten"

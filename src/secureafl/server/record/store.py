@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from secureafl.server.record.chain import Head
 from secureafl.server.record.journal import Journal
 
 SNAPSHOTS = "snapshots"
@@ -46,6 +48,22 @@ class RunHold(Protocol):
         """Let another server have the run; a second time does nothing."""
 
 
+@dataclass(frozen=True, slots=True)
+class StandbyReport:
+    """What a standby says of itself, so that `watch` and the dashboard can show it."""
+
+    name: str
+    """Its process and machine."""
+    number: int
+    """The newest row that it has repeated."""
+    rows: int
+    """How many it had yet to repeat."""
+    seconds: float
+    """How long ago it last had all of them; 0 if it has."""
+    can_lead: bool
+    """Whether it starts a server when the lease ends; otherwise it only follows and checks."""
+
+
 class Store(Protocol):
     """One run's place. `str` of it is how messages name it."""
 
@@ -75,8 +93,10 @@ class Store(Protocol):
     def create(self, facts: Mapping[str, object]) -> Journal:
         """The journal of a new run, for whoever holds it."""
 
-    def open(self, *, accept_loss: bool = False) -> Journal:
-        """The journal of an earlier server, to be gone on with by whoever holds it."""
+    def open(self, *, accept_loss: bool = False, known: Head | None = None) -> Journal:
+        """The journal of an earlier server, to be gone on with by whoever holds it; `known` is a row up to which the
+        caller has followed it already.
+        """
 
     def read(self) -> Journal:
         """The journal of a run that may be live, to be read only."""
@@ -86,3 +106,6 @@ class Store(Protocol):
 
     def written_at(self) -> float:
         """When the run last wrote anything, in seconds since 1970."""
+
+    def standbys(self) -> list[StandbyReport]:
+        """The standbys that follow the run now."""

@@ -172,7 +172,7 @@ METRICS = (
     Metric(
         "secureafl_evaluation",
         "gauge",
-        "The figures of the last evaluation, by the names that `evaluate` gave them.",
+        "The metrics of the last evaluation, by the names that `evaluate` gave them.",
         lambda reading: [((name,), n) for name, n in reading.latest.metrics.items()] if reading.latest else None,
         ("metric",),
     ),
@@ -221,9 +221,9 @@ def _disk(run_dir: Place | None) -> dict[str, float]:
 class MetricsServer:
     """Answers scrapes on threads of its own until it is closed."""
 
-    def __init__(self, telemetry: Telemetry, *, host: str, port: int, run_dir: Place | None) -> None:
+    def __init__(self, collector: Collector, *, host: str, port: int) -> None:
         registry = CollectorRegistry()
-        registry.register(TelemetryCollector(telemetry, run_dir))
+        registry.register(collector)
         ProcessCollector(registry=registry)
         try:
             self._server = BoundedServer(host, port)

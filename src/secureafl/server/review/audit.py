@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from secureafl.server.record.entries import Entry, Event
+from secureafl.server.record.names import ClientNames
 from secureafl.server.review.influence import influence
 from secureafl.server.review.opened import RecordedRun
-from secureafl.text import one_line, visible
+from secureafl.text import one_line
 from secureafl.types import Reason
 
 LOW_VOTE = 0.5
@@ -35,6 +36,8 @@ class ClientRecord:
     """Accepted updates that moved nothing, because the client had come too often."""
     vote: float | None = None
     """What its vote weighed at its newest update; None if the defense does not say."""
+    steps_left: float | None = None
+    """How often it might still move the model after its newest update; None if the defense sets no budget."""
     alike: float | None = None
     """Clients that kept asking for much the same then, itself included."""
     num_low_votes: int = 0
@@ -55,6 +58,7 @@ class ClientRecord:
             self.rejected[entry.reason] += 1
         self.num_over_budget += entry.reason == Reason.OVER_BUDGET
         self.vote, self.alike = entry.evidence.get("vote"), entry.evidence.get("alike", self.alike)
+        self.steps_left = entry.evidence.get("steps_left", self.steps_left)
         is_low = self.vote is not None and self.vote < LOW_VOTE
         self.num_low_votes = self.num_low_votes + 1 if entry.accepted and is_low else 0
         if "lipschitz_factor" in entry.evidence:
@@ -105,6 +109,17 @@ def client_records(run: RecordedRun) -> list[ClientRecord]:
     return least_accepted(records.values())
 
 
+def client_record(run: RecordedRun, client: str) -> tuple[ClientRecord, list[Entry]] | None:
+    """One client's part, without its influence, and the rows it is made of; None if there is no such client.
+
+    Reads the rows of this client alone.
+    """
+    record, entries = ClientRecord(client), list(run.journal.entries(leave_out=Event.ISSUED, client=client))
+    for entry in entries:
+        record.add(entry)
+    return (record, entries) if entries else None
+
+
 def least_accepted(records: Iterable[ClientRecord]) -> list[ClientRecord]:
     """The same records, those first whose updates were accepted least often."""
     return sorted(records, key=lambda record: (record.share_accepted, record.client))
@@ -112,14 +127,15 @@ def least_accepted(records: Iterable[ClientRecord]) -> list[ClientRecord]:
 
 def arrival(run: RecordedRun, version: int) -> Entry | None:
     """The arrival that met the model of this version."""
-    return next((entry for entry in run.journal.entries(Event.ARRIVAL) if entry.version == version), None)
+    return next(run.journal.entries(Event.ARRIVAL, version=version), None)
 
 
-def explain(entry: Entry) -> list[str]:
+def explain(entry: Entry, names: ClientNames = ClientNames()) -> list[str]:
     """One arrival's verdict in plain words, a sentence each."""
     told = {name: f"{value:.4g}" for name, value in entry.evidence.items()}
+    client = names.shown_with_id(entry.client)
     lines = [
-        f"Arrival {entry.version}: client {visible(entry.client)} sent an update for version {entry.base} of the model,"
+        f"Arrival {entry.version}: client {client} sent an update for version {entry.base} of the model,"
         f" {entry.seconds:.1f} s into the run; {told.get('staleness', '?')} other arrivals came in between.",
         _VERDICTS.get(entry.reason, "The defense's word for it: {reason}.").format(
             reason=one_line(entry.reason), **{name: told.get(name, "?") for name in _NAMES}

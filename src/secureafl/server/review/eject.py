@@ -25,14 +25,14 @@ from pathlib import Path
 import numpy as np
 
 from secureafl.defenses.base import distance, norm
-from secureafl.errors import SettingsError, StoreError
+from secureafl.errors import StoreError
 from secureafl.history import DELTA, History
 from secureafl.server.machine import Machine
 from secureafl.server.record.address import Place
 from secureafl.server.record.entries import Entry, Event
+from secureafl.server.record.names import ClientNames
 from secureafl.server.record.run import Run, StoreSettings, repeat
 from secureafl.server.review.opened import RecordedRun
-from secureafl.text import visible
 from secureafl.types import Model, Reason, Update, Vector
 
 MEMORY = 3
@@ -40,7 +40,6 @@ MAX_CORRECTION = 1.0  # in lengths of the recorded update
 FREE_STEPS = 10  # so many usual steps may lie between the two paths in any case
 PAGE_BYTES = 1 << 24  # of the history in its files: what is in memory at a time
 
-MAX_LISTED = 20  # names in a message
 REASONS = {str(reason): reason for reason in Reason}  # as the journal spells them
 
 
@@ -58,10 +57,21 @@ class Repair:
     """Between the old final model and the new one, Euclidean."""
 
 
-def eject(run: RecordedRun, clients: Collection[str], out: Place, *, machine: Machine | None = None) -> Repair:
-    """Rebuild the run without these clients in `out`. `machine` takes the place of one like the run's own."""
+def eject(
+    run: RecordedRun,
+    clients: Collection[str],
+    out: Place,
+    *,
+    machine: Machine | None = None,
+    names: ClientNames = ClientNames(),
+) -> Repair:
+    """Rebuild the run without these clients in `out`: each by its id, its name, or the beginning of one.
+
+    `machine` takes the place of one like the run's own.
+    """
     run.require_updates("eject")
-    ejected = _find(run, clients)
+    known = {entry.client for entry in run.journal.entries(Event.ISSUED)}
+    ejected = {names.find(client, known, str(run.place)) for client in clients}
     facts = {name: value for name, value in run.facts.items() if name != "first model"}
     new = Run(machine or run.machine(), StoreSettings(run_dir=out), facts=facts)
     try:
@@ -89,20 +99,6 @@ def _follow(run: RecordedRun, ejected: Collection[str], new: Run, folder: Path) 
     new.finish()
     gap = distance(new.machine.model.params, old.model.params)
     return Repair(new.machine.model.version, removed, path.left_out, gap)
-
-
-def _find(run: RecordedRun, clients: Collection[str]) -> set[str]:
-    """The clients of these names, written as they are or as they are shown."""
-    known = {entry.client for entry in run.journal.entries(Event.ISSUED)}
-    others = set(clients) - known
-    if strangers := others - {visible(name) for name in known}:
-        raise SettingsError(f"{run.place} knows no client {_listed(strangers)}; it has {_listed(known)}")
-    return {name for name in known if name in clients or visible(name) in others}
-
-
-def _listed(names: Collection[str]) -> str:
-    first = ", ".join(visible(name) for name in sorted(names)[:MAX_LISTED])
-    return first if len(names) <= MAX_LISTED else f"{first} and {len(names) - MAX_LISTED} more"
 
 
 class _Path:

@@ -5,17 +5,19 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from secureafl.server.record.entries import Entry
+from secureafl.server.record.names import ClientNames
 from secureafl.server.review.audit import EVIDENCE, ClientRecord, explain
 from secureafl.server.review.notices import ADVICE, notices, said_of
 from secureafl.text import one_line, visible
-from secureafl.view.charts import MAX_INTERVALS, Along, Points, intervals, points
+from secureafl.view.arrivals import Table
+from secureafl.view.charts import MAX_INTERVALS, MAX_POINTS, Along, Points, intervals, points, thinning
 from secureafl.view.overview import overview, worst_clients
 from secureafl.view.reader import RunReader
 
@@ -32,6 +34,7 @@ SORTS: dict[str, Callable[[ClientRecord], Any]] = {
     "arrivals": lambda record: record.arrivals,
     "accepted": lambda record: record.share_accepted if record.arrivals else None,
     "vote": lambda record: record.vote,
+    "steps": lambda record: record.steps_left,
     "rejected": lambda record: record.arrivals - record.accepted,
     "staleness": lambda record: record.summary()["staleness"],
     "factor": lambda record: record.summary()["lipschitz factor 50%"],
@@ -80,14 +83,27 @@ def charts(reader: RunReader, along: Along) -> Plain:
 def clients(reader: RunReader, *, sort: str, descending: bool, contains: str, only_rejected: bool, page: int) -> Plain:
     """One page of the clients' table."""
     with reader.lock:
-        found = [record for record in reader.records.values() if contains.lower() in record.client.lower()]
+        wanted, names = contains.lower(), reader.names
+        found = [
+            record
+            for record in reader.records.values()
+            if wanted in record.client.lower() or wanted in names.shown(record.client).lower()
+        ]
         if only_rejected:
             found = [record for record in found if record.rejected]
         keyed = [(SORTS[sort](record), record) for record in sorted(found, key=lambda record: record.client)]
         known = sorted(((key, record) for key, record in keyed if key is not None), key=_first, reverse=descending)
         unknown = [(key, record) for key, record in keyed if key is None]  # these come last, either way
-        part = _page([record for _, record in known + unknown], page)
-        return {**part, "rows": [_client(record) for record in part["rows"]], "total": len(reader.records)}
+        part = paged([record for _, record in known + unknown], page)
+        rows = [{**_client(record), **_standing(record, reader.facts)} for record in part["rows"]]
+        everyone = reader.records.values()
+        return {
+            **part,
+            "rows": rows,
+            "total": len(reader.records),
+            "has_votes": any(record.vote is not None for record in everyone),
+            "has_steps": any(record.steps_left is not None for record in everyone),
+        }
 
 
 def client(reader: RunReader, name: str, *, only_rejected: bool, page: int) -> Plain | None:
@@ -99,7 +115,7 @@ def client(reader: RunReader, name: str, *, only_rejected: bool, page: int) -> P
         table, arrivals = reader.arrivals.table, reader.arrivals
         places = arrivals.of(name)
         shown = places[~table.accepted[places]] if only_rejected else places
-        part = _page(shown[::-1].tolist(), page)
+        part = paged(shown[::-1].tolist(), page)
         part["rows"] = [
             {
                 "update": int(table.version[place]),
@@ -115,12 +131,12 @@ def client(reader: RunReader, name: str, *, only_rejected: bool, page: int) -> P
         events = [_event(entry) for entry in reversed(reader.events) if entry.client == name][:NUM_EVENTS]
         return {
             "client": _client(record),
-            "said": said_of(name, reader.facts),
-            "notice": notices([record], reader.facts).get(name),
+            **_standing(record, reader.facts),
             "advice": ADVICE,
             "verdicts": part,
             "events": events,
             "points": _points(points(table, places)),
+            "weights": _weights(table, places),
             "measure": overview(reader).measure_label,
         }
 
@@ -139,7 +155,7 @@ def verdict(reader: RunReader, update: int) -> Plain | None:
             **_name(entry.client),
             "accepted": bool(entry.accepted),
             "reason": one_line(entry.reason),
-            "words": explain(entry),
+            "words": explain(entry, reader.names),
             "evidence": [
                 {"name": name, "value": told(value), "meaning": EVIDENCE.get(name, "")}
                 for name, value in entry.evidence.items()
@@ -172,6 +188,7 @@ def _points(drawn: Points) -> Plain:
         "threshold": listed(drawn.threshold),
         "every": drawn.every,
         "not_finite": drawn.not_finite,
+        "unmeasured": drawn.unmeasured,
         "logarithmic": drawn.logarithmic,
     }
 
@@ -187,6 +204,7 @@ def _client(record: ClientRecord) -> Plain:
         "rejected": _counted(record.rejected),
         "over_budget": record.num_over_budget,
         "vote": record.vote,
+        "steps_left": record.steps_left,
         "alike": record.alike,
         "happened": _counted(record.happened()),
         "staleness": figures["staleness"],
@@ -195,6 +213,20 @@ def _client(record: ClientRecord) -> Plain:
         "factor_high": figures["lipschitz factor 90%"],
         "last_seen": record.last_seen,
     }
+
+
+def _standing(record: ClientRecord, facts: Mapping[str, Any]) -> Plain:
+    """What the operator's settings say of a client, and what the operator should know of it."""
+    return {"said": said_of(record.client, facts), "notice": notices([record], facts).get(record.client)}
+
+
+def _weights(table: Table, places: npt.NDArray[np.int64]) -> Plain | None:
+    """What a client's vote weighed at its updates, and its budget of steps; None if the defense says neither."""
+    chosen = places[:: thinning(len(places), MAX_POINTS)]
+    vote, steps = table.vote[chosen], table.steps_left[chosen]
+    if not np.isfinite(vote).any() and not np.isfinite(steps).any():
+        return None
+    return {"update": table.version[chosen].tolist(), "vote": listed(vote), "steps_left": listed(steps)}
 
 
 def _event(entry: Entry) -> Plain:
@@ -207,6 +239,16 @@ def _name(client: str) -> Plain:
     return {"client": client, "label": visible(client)}
 
 
+def named(found: Any, names: ClientNames) -> Any:
+    """An answer in which clients are labelled as the operator calls them."""
+    if isinstance(found, dict):
+        answer = {key: named(value, names) for key, value in found.items()}
+        if "label" in found and names.get(found["client"]) is not None:
+            answer |= {"label": names.shown(found["client"]), "id": found["label"]}
+        return answer
+    return [named(value, names) for value in found] if isinstance(found, list) else found
+
+
 def _counted(counts: Counter[str]) -> dict[str, int]:
     return {one_line(what): count for what, count in counts.most_common()}
 
@@ -215,7 +257,8 @@ def _first(pair: tuple[Any, object]) -> Any:
     return pair[0]
 
 
-def _page(rows: Iterable[Any], page: int) -> Plain:
+def paged(rows: Iterable[Any], page: int) -> Plain:
+    """One page of these rows, and how many there are."""
     everything = list(rows)
     num_pages = max(1, math.ceil(len(everything) / PAGE))
     page = min(max(1, page), num_pages)

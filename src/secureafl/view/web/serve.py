@@ -7,12 +7,14 @@ import errno
 import secrets
 import socket
 from collections.abc import Callable
+from pathlib import Path
 
 import uvicorn
 
 from secureafl.errors import SettingsError
 from secureafl.server.record.address import Place
 from secureafl.view.reader import RunReader
+from secureafl.view.run_folder import RunFolder, holds_runs
 from secureafl.view.web.guard import is_loopback
 from secureafl.view.web.routes import application
 
@@ -20,15 +22,25 @@ TOKEN_BYTES = 24
 MIN_TOKEN = 8
 
 
-def serve(place: Place, *, host: str, port: int, token: str | None, say: Callable[[str], None]) -> None:
-    """Show the run that is kept there to browsers; `say` is told the address once it can be reached."""
-    reader = RunReader(place)
+def serve(
+    place: Place,
+    *,
+    host: str,
+    port: int,
+    token: str | None,
+    say: Callable[[str], None],
+    names: Path | None = None,
+) -> None:
+    """Show the run that is kept there, or the runs of a folder, to browsers; `say` is told the address once it can be
+    reached. `names` is a file of clients' names.
+    """
+    shown = open_place(place, names)
     token = choose_token(host, token)
     with bind(host, port) as listener:
         server = uvicorn.Server(
             uvicorn.Config(
                 lambda: application(
-                    reader, token=token, local_only=is_loopback(host), stopping=lambda: server.should_exit
+                    shown, token=token, local_only=is_loopback(host), stopping=lambda: server.should_exit
                 ),
                 factory=True,
                 log_level="warning",
@@ -43,6 +55,17 @@ def serve(place: Place, *, host: str, port: int, token: str | None, say: Callabl
         say(address(host, listener.getsockname()[1], token))
         with contextlib.suppress(KeyboardInterrupt):  # uvicorn raises it again after an orderly end
             server.run(sockets=[listener])
+
+
+def open_place(place: Place, names: Path | None = None) -> RunReader | RunFolder:
+    """What reads a run, or a folder of runs."""
+    if not holds_runs(place):
+        return RunReader(place, names=names)
+    assert isinstance(place, Path)
+    folder = RunFolder(place, names)
+    if not folder.found():
+        raise SettingsError(f"there is no run in {place}: name the folder of a run, or one that holds such folders")
+    return folder
 
 
 def choose_token(host: str, given: str | None) -> str | None:

@@ -24,8 +24,8 @@ from secureafl.defenses.base import scoped, unscoped
 from secureafl.defenses.secureafl.columns import Column
 from secureafl.defenses.secureafl.stages import Combiner
 from secureafl.errors import StateError
-from secureafl.history.last_updates import LastUpdates, Row
-from secureafl.types import Array, ClientId, StateDict, Vector
+from secureafl.history import LastUpdates, RowStore, RowType
+from secureafl.types import Array, ClientId, StateDict, StateView, Vector
 
 MAX_VOTES = 1 << 20
 """So many updates of the greatest length, all in one coordinate, can be added up."""
@@ -36,11 +36,20 @@ class RunningMean(Combiner):
 
     clip_norm  the greatest length that an update may count as
     max_seats  clients whose last update is kept; None for all
+    kind       how updates are kept: in 32 bits, or rounded to 16
+    store      where they are kept; None for memory
     """
 
-    def __init__(self, dim: int, clip_norm: float = 50.0, max_seats: int | None = None) -> None:
-        self.rows = LastUpdates(dim)
-        self._max_seats = max_seats
+    def __init__(
+        self,
+        dim: int,
+        clip_norm: float = 50.0,
+        max_seats: int | None = None,
+        kind: RowType = "float32",
+        store: RowStore | None = None,
+    ) -> None:
+        self.rows = LastUpdates(dim, kind, store)
+        self.max_seats = max_seats
         self._met = Column(np.bool_, False)
         self.unit = 2.0 ** (math.ceil(math.log2(clip_norm * MAX_VOTES)) - 62)
         self._votes: kernels.Sum = np.zeros(dim, np.int64)
@@ -55,6 +64,11 @@ class RunningMean(Combiner):
         """Each known client's share in the mean."""
         total = max(1, self._all_weights)
         return {client: self._weights.get(client, 0) / total for client in self.rows}
+
+    @property
+    def fixed_bytes(self) -> int:
+        """What the sum and the mean take, however few clients there are."""
+        return self._votes.nbytes + 2 * self._next_mean.nbytes
 
     def has_met(self, client: ClientId) -> bool:
         """Whether the client was heard before, with or without a seat now."""
@@ -78,17 +92,21 @@ class RunningMean(Combiner):
         if row is None:
             if sketches is None:  # an unknown client that is not to be remembered
                 return self._renew()
-            row = Row(np.zeros(self.rows.dim, np.float32), 0.0, *sketches)
             self._met[client] = True
             self._make_room()
-            self.rows.write(client, row)
-        elif self._max_seats is not None:
+            row = self.rows.add(client, *sketches)
+        elif self.max_seats is not None:
             self.rows.move_to_end(client)
         before, after = self._weights.get(client, 0), round(weight * kernels.FULL)
         self._weigh(client, after)
+        vector = self.rows.vector(client)
+        fitted = None
+        if sketches is not None:
+            fitted = self.rows.fit(client, delta, of_delta, of_row)
+            delta, of_delta, of_row = fitted.delta, fitted.of_delta, fitted.of_row
         replaced = kernels.replace(
             self._votes,
-            row.delta,
+            vector,
             delta,
             of_delta,
             of_row,
@@ -100,16 +118,16 @@ class RunningMean(Combiner):
             self._next_mean,
         )
         row.square = replaced.row_square
-        if sketches is not None:
+        if sketches is not None and fitted is not None:
             row.sketch, row.base_sketch = sketches
+            self.rows.write(client, vector, fitted)
         return self._follow(replaced)
 
     def reweigh(self, client: ClientId, weight: float) -> None:
         """Give the client's vote another weight. It shows in the next mean."""
-        row = self.rows.read(client)
         before, after = self._weights.get(client, 0), round(weight * kernels.FULL)
-        if row is not None and after != before:
-            kernels.reweigh(self._votes, row.delta, before, after, self.unit)
+        if client in self.rows and after != before:
+            kernels.reweigh(self._votes, self.rows.last_delta(client), before, after, self.unit)
             self._weigh(client, after)
 
     def review(self) -> None:
@@ -128,7 +146,7 @@ class RunningMean(Combiner):
 
     def _make_room(self) -> None:
         """Give up the seat of the client heard least recently, if there is none left."""
-        if self._max_seats is not None and len(self.rows) >= self._max_seats:
+        if self.max_seats is not None and len(self.rows) >= self.max_seats:
             self._unseat(next(iter(self.rows)))
 
     def _unseat(self, client: ClientId) -> None:
@@ -136,13 +154,18 @@ class RunningMean(Combiner):
         self.rows.drop(client)
 
     def state_dict(self) -> StateDict:
+        return {**self._own_state(), **scoped("rows", self.rows.state_dict())}
+
+    def state_view(self) -> StateView:
+        return {**self._own_state(), **scoped("rows", self.rows.state_view())}
+
+    def _own_state(self) -> StateDict:
         return {
             "votes": self._votes.copy(),
             "weights": np.array(list(self._weights.items()), np.int64).reshape(-1, 2),
             "to_visit": np.array(self._to_visit, np.int64),
             "mean": self.mean.copy(),
             "met": self._met.clients(),
-            **scoped("rows", self.rows.state_dict()),
         }
 
     def load_state_dict(self, state: Mapping[str, Array]) -> None:

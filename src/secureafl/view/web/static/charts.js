@@ -88,7 +88,7 @@ function whole(data, high) {
 }
 
 /** What a chart must be built anew for; all else is new data only. */
-const shapeOf = (data) => `${data.points.logarithmic} ${data.along}`;
+const shapeOf = (data) => `${data.points?.logarithmic} ${data.along} ${data.runs?.map((run) => run.key)}`;
 
 /** Where the points lie: at their time, or their number. */
 const places = (d) => (d.along === "updates" ? d.points.update : d.points.seconds);
@@ -175,12 +175,37 @@ export function rateLine(colours) {
   };
 }
 
+export const RUN_DASHES = [[], [8, 4], [2, 3], [12, 4, 2, 4], [4, 4], [16, 4]];
+
+/** One line for each run; colours and dashes tell them apart. */
+export function runLines(column, label, top) {
+  return (colours, data) => ({
+    label,
+    scale: { range: (u, low, high) => [0, top ?? (high > 0 ? high * 1.08 : 1)] },
+    values: top === 1 ? (u, splits) => splits.map((value) => `${Math.round(value * 100)}%`) : undefined,
+    data: (d) => uPlot.join(d.runs.map((run) => [run.middle, run[column]])),
+    series: data.runs.map((run, i) => ({ label: run.name, stroke: colours(`run-${i + 1}`), width: 2, dash: RUN_DASHES[i], points: { show: false },
+      spanGaps: true, value: top === 1 ? (u, value) => (value === null || value === undefined ? "–" : `${Math.round(value * 100)}%`) : known })),
+  });
+}
+
+/** One client's weight over its updates. */
+export function weightLine(column, label, top) {
+  return (colours) => ({
+    label,
+    scale: { range: (u, low, high) => [Math.min(0, low), top ?? Math.max(1, high * 1.08)] },
+    data: (d) => [d.update, d[column]],
+    series: [{ label, stroke: colours("good"), width: 2, spanGaps: true, points: { show: false }, value: known }],
+  });
+}
+
 /** What a reader should know about how the points were chosen. */
 export function pointsNote(points) {
   const [accepted, rejected] = points.every;
   const part = (step) => (step === 1 ? "all" : `one in ${count(step)}`);
   const parts = [];
   if (accepted > 1 || rejected > 1) parts.push(`Drawn: ${part(accepted)} of the accepted, ${part(rejected)} of the rejected.`);
+  if (points.unmeasured) parts.push(`${count(points.unmeasured)} without this measure, for example because they were rejected before.`);
   if (points.not_finite) parts.push(`${points.not_finite} without a finite value.`);
   return [...parts, "Click a point for its verdict; drag to zoom, double-click to go back."].join(" ");
 }

@@ -1,5 +1,5 @@
 import { ask, badge, count, duration, el, eventsCard, fixed, fmt, main, paced, pager, percent, start, table, updateLink } from "./common.js";
-import { chartCard, judgedPoints, pointsNote } from "./charts.js";
+import { chartCard, judgedPoints, pointsNote, weightLine } from "./charts.js";
 
 const name = new URLSearchParams(location.search).get("name") ?? "";
 const wanted = { name, only: "", page: "1" };
@@ -8,25 +8,40 @@ const notice = el("p", { class: "banner", id: "notice", hidden: true });
 const list = el("div");
 const events = el("div");
 const only = el("input", { type: "checkbox", id: "only-rejected" });
+const weights = el("div", { class: "pair", id: "weights", hidden: true });
 let [chart, drawn, number] = [null, null, null];
+const lines = {
+  vote: chartCard({ id: "chart-vote", title: "Vote", build: weightLine("vote", "Vote", 1.05),
+    note: "What its vote weighed when an update of it arrived, from 0 to 1.", describe: () => "The weight of the client's vote over its updates." }),
+  steps_left: chartCard({ id: "chart-steps", title: "Budget", build: weightLine("steps_left", "Steps left"),
+    note: "How often it may move the model before it has to wait.", describe: () => "Steps left over the client's updates." }),
+};
 
 const tile = (label, value, sub = "") => el("div", { class: "card tile" }, el("dt", {}, label), el("dd", {}, value, el("span", { class: "sub" }, sub)));
 
 function aboutVote(own) {
-  if (own.over_budget) return `${count(own.over_budget)} over budget`;
   return own.alike >= 2 ? `${fmt(own.alike, 2)} clients alike` : "1 is whole";
 }
 
-function frame(label, measure) {
+function frame({ label, id }, measure) {
   document.title = `${label} - SecureAFL`;
   chart = chartCard({ id: "chart-judged", title: `${measure} against the threshold`, build: judgedPoints(measure),
     onPick: (i) => { location.href = `verdict?update=${drawn.points.update[i]}`; },
     describe: (d) => `${count(d.points.update.length)} updates by ${measure}, with the threshold.` });
   main().replaceChildren(
-    el("div", {}, el("p", { class: "note" }, el("a", { href: "clients" }, "Clients")), el("h1", { id: "name" }, label)),
-    notice, tiles, chart.card,
+    el("div", {}, el("p", { class: "note" }, el("a", { href: "clients" }, "Clients")), el("h1", { id: "name" }, label),
+      ...(id ? [el("p", { class: "note", id: "client-id" }, id)] : [])),
+    notice, tiles, chart.card, weights,
     el("section", { class: "card" }, el("div", { class: "tools" }, el("h2", {}, "Verdicts, newest first"), el("label", {}, only, "Only rejected")), list),
     events);
+}
+
+function drawWeights(found) {
+  weights.hidden = found === null;
+  if (found === null) return;
+  const shown = Object.entries(lines).filter(([name]) => found[name].some((value) => value !== null));
+  if (weights.childElementCount !== shown.length) weights.replaceChildren(...shown.map(([, line]) => line.card));
+  for (const [, line] of shown) line.show({ ...found, along: "updates" });
 }
 
 async function draw() {
@@ -38,7 +53,7 @@ async function draw() {
     main().replaceChildren(el("p", { class: "card empty" }, "The run knows no client of this name. ", el("a", { href: "clients" }, "All clients")));
     return;
   }
-  if (!chart) frame(answer.client.label, answer.measure);
+  if (!chart) frame(answer.client, answer.measure);
   const own = answer.client;
   notice.hidden = answer.notice === null;
   notice.textContent = answer.notice === null ? "" : `${answer.notice}. ${answer.advice}`;
@@ -47,10 +62,12 @@ async function draw() {
     tile("Accepted", percent(own.share_accepted), `${count(own.accepted)} accepted`),
     tile("Rejected", count(own.num_rejected), Object.keys(own.rejected)[0] ?? ""),
     ...(own.vote === null ? [] : [tile("Vote", fixed(own.vote, 2), answer.said.join(", ") || aboutVote(own))]),
+    ...(own.steps_left === null ? [] : [tile("Steps left", fixed(own.steps_left), own.over_budget ? `${count(own.over_budget)} updates over budget` : "never over budget")]),
     tile("Staleness", fixed(own.staleness), "mean"),
     tile("λ, median", fmt(own.factor), own.factor === null ? "" : `mostly ${fmt(own.factor_low)} to ${fmt(own.factor_high)}`),
     tile("Last seen", duration(own.last_seen), "into the run"));
   drawn = answer;
+  drawWeights(answer.weights);
   chart.card.hidden = answer.points.update.length === 0;
   if (!chart.card.hidden) chart.show(answer, pointsNote(answer.points));
   const columns = [

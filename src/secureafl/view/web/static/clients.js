@@ -5,12 +5,20 @@ const COLUMNS = [
   ["arrivals", "Updates", "", (row) => count(row.arrivals)],
   ["accepted", "Accepted", "", (row) => shareBar(row.share_accepted)],
   ["vote", "Vote", "", (row) => fixed(row.vote, 2)],
+  ["steps", "Steps left", "", (row) => fixed(row.steps_left)],
   ["rejected", "Rejected", "", (row) => count(row.num_rejected)],
   ["staleness", "Staleness", "", (row) => fixed(row.staleness)],
   ["factor", "λ, median", "", (row) => fmt(row.factor, 3, true)],
   ["seen", "Last seen", "", (row) => duration(row.last_seen)],
-  [null, "Why not, and what else", "text wrap", why],
+  [null, "Why not, and what else", "text wrap", remarks],
 ];
+
+/** What the operator said of a client, whether it is hardly heard, and what happened. */
+function remarks(row) {
+  const marks = [...row.said.map((word) => el("span", { class: "badge" }, word)),
+    ...(row.notice === null ? [] : [el("span", { class: "badge warn", title: row.notice }, "hardly heard")])];
+  return el("span", { class: "marks" }, ...marks, why(row));
+}
 
 const given = new URLSearchParams(location.search);
 const wanted = {
@@ -47,7 +55,8 @@ async function draw() {
   const part = await ask("clients", asked);
   if (JSON.stringify(asked) !== JSON.stringify(wanted)) return; // the reader has asked for something else meanwhile
   found.textContent = part.found === part.total ? `${count(part.total)} clients` : `${count(part.found)} of ${count(part.total)} clients`;
-  const columns = COLUMNS.map((column) => ({
+  const left = { vote: !part.has_votes, steps: !part.has_steps };
+  const columns = COLUMNS.filter(([key]) => !left[key]).map((column) => ({
     head: header(column), class: column[2], cell: column[3],
     sorted: column[0] === wanted.sort ? (wanted.order === "down" ? "descending" : "ascending") : null,
   }));

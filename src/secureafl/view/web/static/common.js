@@ -41,7 +41,8 @@ export function duration(seconds) {
 }
 
 export async function ask(path, values = {}) {
-  const query = new URLSearchParams(Object.entries(values).filter(([, value]) => value !== "" && value !== null));
+  const query = new URLSearchParams(Object.entries(values).flatMap(([name, value]) => [value].flat().map((each) => [name, each]))
+    .filter(([, value]) => value !== "" && value !== null));
   const response = await fetch(`api/${path}?${query}`);
   const answer = await response.json().catch(() => ({ error: `The server answered ${response.status}.` }));
   if (!response.ok) throw new Error(answer.error);
@@ -49,7 +50,8 @@ export async function ask(path, values = {}) {
 }
 
 // `client` is the name as it is, `label` the same with control characters made visible.
-export const clientLink = ({ client, label }) => el("a", { class: "name", title: label, href: `client?${new URLSearchParams({ name: client })}` }, label);
+// Of a client that the operator gave a name, `label` is the name and `id` the rest.
+export const clientLink = ({ client, label, id }) => el("a", { class: "name", title: id ? `${label} (${id})` : label, href: `client?${new URLSearchParams({ name: client })}` }, label);
 
 export const updateLink = (update) => el("a", { href: `verdict?update=${update}` }, `${update}`);
 
@@ -58,7 +60,7 @@ export const badge = (accepted, reason) => el("span", { class: accepted ? "badge
 export function shareBar(share) {
   const fill = el("i");
   fill.style.width = `${(share ?? 0) * 100}%`;
-  return el("span", { class: "share" }, el("span", { class: "track", "aria-hidden": "true" }, fill), percent(share));
+  return el("span", { class: "share" }, el("span", { class: "track", "aria-hidden": "true" }, fill), el("span", { class: "figure" }, percent(share)));
 }
 
 export function why(client) {
@@ -119,15 +121,29 @@ function themeSwitch() {
   return select;
 }
 
+export const stateBadge = (state, attributes = {}) =>
+  el("span", { class: `badge ${state} ${state === "idle" || state === "stopped" ? "warn" : ""}`, ...attributes }, state);
+
+/** The bar on top: links to pages, and what is shown. */
+function bar(page, links, ...shown) {
+  const nav = el("nav", { "aria-label": "Pages" }, ...links.map(([name, href]) => el("a", { href, "aria-current": name === page ? "page" : null }, name)));
+  document.getElementById("top").append(el("div", { class: "bar" },
+    el("a", { class: "brand", href: "." }, el("img", { src: "static/icon.svg", alt: "" }), "SecureAFL"), nav,
+    el("div", { class: "run" }, ...shown, themeSwitch())));
+  return nav;
+}
+
+/** Draw the frame of a page about several runs; call the result with their folder. */
+export function startFolder(page) {
+  const label = el("code");
+  bar(page, [["Runs", "."]], label);
+  return (folder) => { label.textContent = label.title = folder; };
+}
+
 /** Draw the frame, and call `onTick` with the run's figures whenever they change. */
 export function start(page, onTick) {
-  const link = (name, href) => el("a", { href, "aria-current": name === page ? "page" : null }, name);
-  const run = el("div", { class: "run" });
-  document.getElementById("top").append(el("div", { class: "bar" },
-    el("a", { class: "brand", href: "." }, el("img", { src: "static/icon.svg", alt: "" }), "SecureAFL"),
-    el("nav", { "aria-label": "Pages" }, link("Overview", "."), link("Clients", "clients")), run));
   const [label, defense, state] = [el("code"), el("span", { id: "defense" }), el("span", { class: "badge", id: "state" })];
-  run.append(label, defense, state, themeSwitch());
+  const nav = bar(page, [["Overview", "."], ["Clients", "clients"]], label, defense, state);
 
   let note = null;
   const stream = new EventSource("api/stream");
@@ -136,11 +152,12 @@ export function start(page, onTick) {
     const text = tick.error ?? (tick.version === 0 && tick.state === "live" ? "" : NOTES[tick.state]);
     if (text !== note) say((note = text));
     if (tick.error) return;
+    if (tick.home && !document.getElementById("home")) nav.prepend(el("a", { id: "home", href: tick.home }, "Runs"));
     label.textContent = label.title = tick.run;
     defense.textContent = tick.defense;
     defense.title = "The defense that judges";
     state.textContent = tick.state;
-    state.className = `badge ${tick.state} ${tick.state === "idle" || tick.state === "stopped" ? "warn" : ""}`;
+    state.className = stateBadge(tick.state).className;
     onTick?.(tick);
   });
   stream.addEventListener("error", () => {

@@ -14,6 +14,13 @@ function tile(id, label, value, sub = "", kind = "") {
   return el("div", { class: `card tile ${kind}`, id }, el("dt", {}, label), el("dd", {}, value, el("span", { class: "sub" }, sub)));
 }
 
+function standbyTile(standbys) {
+  if (!standbys.length) return [];
+  const rows = Math.max(...standbys.map((each) => each.rows));
+  const ready = standbys.some((each) => each.can_lead);
+  return [tile("tile-standbys", "Standbys", count(standbys.length), `${count(rows)} rows behind${ready ? "" : "; none can lead"}`, ready ? "" : "bad")];
+}
+
 function drawTiles(now) {
   const total = now.accepted + now.rejected;
   const share = (part) => (total ? `${percent(part / total)} of ${count(total)}` : "");
@@ -25,6 +32,7 @@ function drawTiles(now) {
     tile("tile-staleness", "Staleness", fmt(now.staleness), now.max_staleness === null ? "" : `at most ${fmt(now.max_staleness)}`),
     tile("tile-measure", now.measure === "lipschitz_factor" ? "Lipschitz factor λ" : now.measure_label, fmt(now.typical),
       now.threshold === null ? "median of last 100" : `threshold ${fmt(now.threshold)}`),
+    ...standbyTile(now.standbys),
     tile("tile-clients", "Clients", count(now.num_clients), now.num_clients ? `${fmt(total / now.num_clients, 2)} updates each` : ""),
   );
 }
