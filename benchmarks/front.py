@@ -42,6 +42,7 @@ from tests.end_to_end.journals import read_journal  # noqa: E402
 from secureafl import Layout, Machine  # noqa: E402
 from secureafl.engines.engine_settings import EngineSettings  # noqa: E402
 from secureafl.engines.sessions import Pace, SessionPool  # noqa: E402
+from secureafl.errors import StoreError  # noqa: E402
 from secureafl.server import Assignment, Federation  # noqa: E402
 from secureafl.server.record.entries import Entry, Event  # noqa: E402
 
@@ -116,7 +117,10 @@ class LightNode(threading.Thread):
 
 def arrivals(run_dir: Path) -> list[Entry]:
     """Every update that was judged."""
-    return [row for row in read_journal(run_dir) if row.event is Event.ARRIVAL]
+    try:
+        return [row for row in read_journal(run_dir) if row.event is Event.ARRIVAL]
+    except StoreError:  # the run is just being made
+        return []
 
 
 def usage(pids: Sequence[int]) -> dict[str, float]:
