@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import socket
+import time
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -73,17 +74,32 @@ class RayRows:
                     f"cannot reach a Ray cluster at {address}: {_first_line(error)}. Start one with `ray start --head`,"
                     " and name it in ray_address"
                 ) from None
-        nodes = [node["NodeID"] for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
-        shard: Any = ray.remote(num_cpus=0, max_restarts=0, max_task_retries=0)(_Shard)
-        self._shards: list[Any] = [
-            shard.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False)).remote()
-            for node, _ in zip(itertools.cycle(nodes), range(num_actors or len(nodes)), strict=False)
-        ]
+        self._shards, self.nodes = self._start(num_actors)
         weakref.finalize(self, _end, self._shards)
         self._writes: dict[int, Any] = {}  # the last one to each actor, which may still be under way
-        self.nodes: list[str] = self._asking(
-            lambda: ray.get([each.node.remote() for each in self._shards], timeout=START_SECONDS)
-        )
+
+    def _start(self, num_actors: int | None) -> tuple[list[Any], list[str]]:
+        """The actors, in turn on every node, and the node of each. A node that was just lost still counts as one for
+        some seconds: then it is tried again.
+        """
+        kind: Any = ray.remote(num_cpus=0, max_restarts=0, max_task_retries=0)(_Shard)
+        deadline = time.monotonic() + START_SECONDS
+        while True:
+            nodes = [node["NodeID"] for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
+            shards = [
+                kind.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False)).remote()
+                for node, _ in zip(itertools.cycle(nodes), range(num_actors or len(nodes)), strict=False)
+            ]
+            try:
+                return shards, ray.get([shard.node.remote() for shard in shards], timeout=START_SECONDS)
+            except RayError as error:
+                _end(shards)
+                if time.monotonic() > deadline:
+                    raise RowsError(
+                        f"cannot start actors in the Ray cluster at {self._address}: {_first_line(error)}. See `ray"
+                        " status`, and resume the run"
+                    ) from None
+                time.sleep(1.0)
 
     def read(self, place: int) -> Array:
         number, within = self._find(place)
