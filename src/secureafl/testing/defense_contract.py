@@ -10,6 +10,7 @@ import numpy as np
 from secureafl.defenses import Defense, DefenseEntry, defense_entry, find_defense
 from secureafl.defenses.base import CountsOnRate
 from secureafl.errors import SettingsError
+from secureafl.history import RowSettings
 from secureafl.server import Machine, MachineSettings
 from secureafl.testing.promises import require, require_numbers
 from secureafl.testing.quadratic import Quadratic, QuadraticFederation
@@ -56,7 +57,8 @@ def maker(defense: str | type[Any] | DefenseEntry | Callable[[int], Defense], se
     entry = find_defense(defense) if isinstance(defense, str) else defense_entry(name, defense)
 
     def make(problem: Quadratic, server_lr: float) -> Defense:
-        given = {"server_lr": server_lr, "seed": 0, "reference": problem.reference, "score": problem.score}
+        trusted = {"reference": problem.reference, "score": problem.score}
+        given = {"server_lr": server_lr, "seed": 0, "rows": RowSettings(), **trusted}
         return entry.build(name, problem.dim, settings, given)
 
     return make
