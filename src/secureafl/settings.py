@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, ModelWrapValidatorHandler, ValidationError, model_validator
@@ -72,3 +72,12 @@ def _unknown(owner: str, key: str, known: list[str]) -> str:
 def _invalid(owner: str, error: ValidationError) -> str:
     faults = [f"{'.'.join(map(str, e['loc'])) or 'settings'} = {e['input']!r}: {e['msg']}" for e in error.errors()]
     return f"{owner}: " + "; ".join(faults)
+
+
+def flattened(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Tables within tables as one: `outer.inner`."""
+    for key, value in table.items():
+        if isinstance(value, Mapping):
+            yield from flattened(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value

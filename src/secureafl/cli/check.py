@@ -25,6 +25,7 @@ from secureafl.plugins import load_object
 from secureafl.server import Machine, Run
 from secureafl.server.record.resumption import is_asked_to_resume
 from secureafl.server.report.sinks import check_sinks
+from secureafl.settings import flattened
 from secureafl.types import NamedArrays
 
 if TYPE_CHECKING:
@@ -130,7 +131,7 @@ def _read_flower(place: Path, table: Mapping[str, Any]) -> App:
     from secureafl.engines.flower.app import AsyncServerApp
     from secureafl.engines.flower.codec import to_arrays
 
-    config = dict(_flat(table.get("app", {}).get("config", {})))
+    config = dict(flattened(table.get("app", {}).get("config", {})))
     found = App(read_run_config(config), "-", "secureafl.resume" in config)
     name = table.get("app", {}).get("components", {}).get("serverapp", "")
     with _importing_from(place):
@@ -185,15 +186,6 @@ def _called(what: str, function: Any) -> Any:
 
 def _with(app: App, **changes: Any) -> App:
     return App(**{name: getattr(app, name) for name in App.__slots__} | changes)
-
-
-def _flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Tables within tables as Flower writes them: `outer.inner`."""
-    for key, value in table.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
 
 
 @contextlib.contextmanager

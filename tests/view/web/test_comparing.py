@@ -11,7 +11,7 @@ from tests.view.web.asgi import ask
 from secureafl.server.record.entries import Entry, Event
 from secureafl.server.record.sqlite import create_journal
 from secureafl.view.run_folder import RunFolder
-from secureafl.view.web.comparing import MAX_OVERLAID
+from secureafl.view.web.comparing import MAX_OVERLAID, _differing
 from secureafl.view.web.routes import STATIC, application
 
 
@@ -138,3 +138,8 @@ def test_notices_and_what_the_operator_said_are_in_the_list(tmp_path: Path) -> N
     assert "clients keep asking for much the same" in rows["a"]["notice"]
     assert (rows["b"]["said"], rows["c"]["said"]) == (["vouched"], ["weights 0.5"])
     assert rows["b"]["notice"] is rows["c"]["notice"] is None
+
+
+def test_a_setting_called_like_a_fact_that_follows_is_compared() -> None:
+    left, right = ({"memory": {"row": row}, "defense_settings": {"memory": pairs}} for row, pairs in ((1, 3), (2, 5)))
+    assert _differing(left, right) == [{"name": "defense_settings.memory", "a": "3", "b": "5"}]

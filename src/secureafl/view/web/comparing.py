@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from secureafl.errors import SecureAFLError, SettingsError
 from secureafl.server.review.notices import notices
+from secureafl.settings import flattened
 from secureafl.text import one_line, visible
 from secureafl.view.arrivals import Integers
 from secureafl.view.charts import MAX_INTERVALS, Along, intervals
@@ -165,22 +166,15 @@ def _clients(left: RunReader, right: RunReader) -> list[Plain]:
 
 def _differing(left: Mapping[str, Any], right: Mapping[str, Any]) -> list[Plain]:
     """Facts that are not the same in both runs, those of the defense with a dot; but not what follows from others."""
-    a, b = dict(_flat(left)), dict(_flat(right))
+    a, b = (
+        dict(flattened({name: value for name, value in facts.items() if name not in FOLLOWING}))
+        for facts in (left, right)
+    )
     return [
         {"name": name, "a": _text(a.get(name)), "b": _text(b.get(name))}
         for name in dict.fromkeys([*a, *b])
         if a.get(name) != b.get(name)
     ]
-
-
-def _flat(facts: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for name, value in facts.items():
-        if name in FOLLOWING:
-            continue
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{prefix}{name}.")
-        else:
-            yield f"{prefix}{name}", value
 
 
 def _text(value: object) -> str:
