@@ -34,7 +34,7 @@ def test_first_federation(tmp_path: Path) -> None:
 def test_bring_your_own(tmp_path: Path) -> None:
     example = tmp_path / "page" / "here" / "secureafl" / "examples" / "bring-your-own"
     shutil.copytree(ROOT / "examples" / "bring-your-own", example)
-    with Simulation(tmp_path / "flower") as engine:
+    with Simulation(tmp_path / "flower", cwd=example) as engine:
         follow(TUTORIALS / "bring-your-own.md", tmp_path / "page", engine.env)
     mine, after = (example / side / "blobs" / "server_app.py" for side in ("mine", "after"))
     assert mine.read_text().partition("\n")[2] == after.read_text()  # below the comment with the file's name

@@ -22,11 +22,11 @@ class ProcessFailedError(RuntimeError):
 class Process:
     """One process in its own group, logging to a file."""
 
-    def __init__(self, command: list[str], env: Mapping[str, str], log: Path) -> None:
+    def __init__(self, command: list[str], env: Mapping[str, str], log: Path, cwd: Path | None = None) -> None:
         self.log = log
         with log.open("wb") as sink:
             self._popen = subprocess.Popen(
-                command, env=env, stdin=subprocess.DEVNULL, stdout=sink, stderr=sink, start_new_session=True
+                command, env=env, cwd=cwd, stdin=subprocess.DEVNULL, stdout=sink, stderr=sink, start_new_session=True
             )
 
     def stop(self) -> None:

@@ -82,13 +82,16 @@ class Engine:
     """What both engines share: an isolated FLWR_HOME, the `flwr` command, runs, and the sweep at the end."""
 
     connection: str
+    superlink: Process
     superlink_log: Path
+    tls = False
 
     def __init__(self, directory: Path, *, env: Mapping[str, str] | None = None) -> None:
         self.directory = directory
         self.home = directory / "flwr-home"
         self.home.mkdir(parents=True)
         self.port = free_port()
+        self.ca = directory / "ca.crt"
         self._ray_directory = tempfile.mkdtemp(prefix="ray-")  # short: Ray's socket paths must stay below 107 bytes
         self._marker = uuid.uuid4().hex
         self.env = {
@@ -117,8 +120,26 @@ class Engine:
     ) -> None:
         self.close()
 
+    def _start_superlink(self, command: list[str], cwd: Path | None = None) -> None:
+        self.superlink = Process(command, self.env, self.superlink_log, cwd)
+        try:
+            self.superlink.wait_ready(self._healthy, 120.0)
+        except ProcessFailedError:
+            self.close()
+            raise
+
+    def _healthy(self) -> bool:
+        context = ssl.create_default_context(cafile=str(self.ca)) if self.tls else None
+        url = f"{'https' if self.tls else 'http'}://{HOST}:{self.port}/health"
+        try:
+            with urllib.request.urlopen(url, timeout=2.0, context=context) as answer:
+                return bool(answer.status == 200)
+        except (urllib.error.URLError, OSError):
+            return False
+
     def close(self) -> None:
         """End every process that carries our marker, whatever started it."""
+        self.superlink.stop()
         end_processes(f"{MARKER}={self._marker}")
         shutil.rmtree(self._ray_directory, ignore_errors=True)
 
@@ -191,7 +212,6 @@ class Deployment(Engine):
         self.nodes: list[Node] = []
         self._keys: dict[int, Path] = {}
         self.tls = tls
-        self.ca = directory / "ca.crt"
         server, trust = ["--insecure"], "insecure = true"
         if tls:
             write_certificates(directory)
@@ -204,17 +224,12 @@ class Deployment(Engine):
         self._superlink_command = ["flower-superlink", "--host", HOST, "--port", str(self.port), *server]
 
     def __enter__(self) -> Self:
-        self.superlink = Process(self._superlink_command, self.env, self.superlink_log)
-        try:
-            self.superlink.wait_ready(self._healthy, 60.0)
-        except ProcessFailedError:
-            self.close()
-            raise
+        self._start_superlink(self._superlink_command)
         return self
 
     def close(self) -> None:
-        for process in [*self.nodes, self.superlink]:
-            process.stop()
+        for node in self.nodes:
+            node.stop()
         super().close()
 
     def start_node(self, index: int, node_config: Config, *, timeout: float = 120.0) -> Node:
@@ -266,37 +281,27 @@ class Deployment(Engine):
             self._keys[index] = private
         return self._keys[index]
 
-    def _healthy(self) -> bool:
-        context = ssl.create_default_context(cafile=str(self.ca)) if self.tls else None
-        url = f"{'https' if self.tls else 'http'}://{HOST}:{self.port}/health"
-        try:
-            with urllib.request.urlopen(url, timeout=2.0, context=context) as answer:
-                return bool(answer.status == 200)
-        except (urllib.error.URLError, OSError):
-            return False
-
 
 class Simulation(Engine):
-    """`flwr run . sim`: the command starts a detached local SuperLink on our port, which `close` ends."""
+    """What `flwr run . sim` runs in: a local SuperLink, started here as the command would, but waited for as long as
+    a busy machine takes. The command finds it on our port, and uses it."""
 
     connection = "sim"
 
-    def __init__(self, directory: Path, *, env: Mapping[str, str] | None = None) -> None:
-        super().__init__(directory, env=env)
-        self.superlink_log = self.home / "local-superlink" / "superlink.log"
+    def __init__(self, directory: Path, *, cwd: Path | None = None) -> None:
+        """`cwd` is where an app's relative paths begin, as they do where a user types `flwr run`."""
+        super().__init__(directory)
+        self.superlink_log = directory / "superlink.log"
+        self._cwd = cwd
         (self.home / "config.toml").write_text(
             '[superlink]\ndefault = "sim"\n[superlink.sim]\naddress = ":local-in-memory:"\n'
         )
 
-    def submit(self, app: Path, run_config: Config, *options: str) -> int:
-        """Start a run. On a busy machine `flwr run` gives its SuperLink up too soon; it comes, and is used again."""
-        try:
-            return super().submit(app, run_config, *options)
-        except ProcessFailedError as error:
-            if "Failed to start local SuperLink" not in str(error):
-                raise
-            time.sleep(STATUS_SECONDS)
-            return super().submit(app, run_config, *options)
+    def __enter__(self) -> Self:
+        server = ["flower-superlink", "--insecure", "--simulation", "--isolation", "subprocess"]
+        server += ["--host", HOST, "--port", str(self.port)]
+        self._start_superlink(server, self._cwd)
+        return self
 
     def run(
         self,

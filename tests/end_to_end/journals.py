@@ -4,12 +4,17 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from secureafl.errors import StoreError
 from secureafl.server.record import sqlite
 from secureafl.server.record.entries import Entry, Event
 
 
 def read_journal(run_dir: Path) -> list[Entry]:
-    journal = sqlite.read_journal(run_dir / "run.db")
+    """All rows; none if the run has not begun."""
+    try:
+        journal = sqlite.read_journal(run_dir / "run.db")
+    except StoreError:
+        return []
     rows = list(journal.entries())
     journal.close()
     return rows
@@ -25,7 +30,7 @@ def wait_for_event(run_dir: Path, client: object, event: Event, timeout: float) 
 
 def wait_for(run_dir: Path, condition: Callable[[list[Entry]], bool], timeout: float) -> None:
     deadline = time.monotonic() + timeout
-    while not ((run_dir / "head").exists() and condition(read_journal(run_dir))):
+    while not ((rows := read_journal(run_dir)) and condition(rows)):
         assert time.monotonic() < deadline, f"the journal in {run_dir} does not say so after {timeout} s"
         time.sleep(1.0)
 

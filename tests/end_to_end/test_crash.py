@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 from safetensors.numpy import load_file
 from tests.end_to_end.flower_processes import Config, Deployment
+from tests.end_to_end.journals import read_journal
 
 from secureafl.server.record.entries import Entry, Event
 from secureafl.server.record.run import repeat
-from secureafl.server.record.sqlite import read_journal
 from secureafl.server.review.opened import RecordedRun
 
 ROOT = Path(__file__).parents[2]
@@ -77,12 +77,7 @@ def test_fifty_kills_change_nothing(tmp_path: Path) -> None:
 
 
 def arrivals(run_dir: Path) -> list[Entry]:
-    if not (run_dir / "head").exists():  # the run has not begun
-        return []
-    journal = read_journal(run_dir / "run.db")
-    found = list(journal.entries(Event.ARRIVAL))
-    journal.close()
-    return found
+    return [row for row in read_journal(run_dir) if row.event is Event.ARRIVAL]
 
 
 def wait_for(condition: Callable[[], object], timeout: float) -> None:

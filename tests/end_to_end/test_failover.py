@@ -41,7 +41,7 @@ def test_a_leader_that_is_killed_stopped_or_cut_off_is_replaced_and_nothing_is_l
     postgres: PostgresServer, run_url: RunUrl
 ) -> None:
     outcome = disturb(postgres, run_url.name, {"killed": 1, "stopped": 1, "cut": 1})
-    assert outcome.num_epochs == 4
+    assert outcome.num_epochs >= 4, "one for each disturbance, and more if the machine was too busy to renew a lease"
     assert outcome.num_acknowledged > 15
     assert outcome.num_lost == 0, "acknowledged, and not on record"
     assert outcome.num_fenced_rows == 0, "written by a server that did not lead"

@@ -37,4 +37,4 @@ def test_every_command_of_the_drill_does_what_the_runbook_says(tmp_path: Path, p
         resumed = sum(1 for _ in journal.entries(Event.RESUMED))
         journal.close()
         assert versions == list(range(len(versions))), "each arrival once, whoever led"
-        assert resumed == 2
+        assert resumed >= 2

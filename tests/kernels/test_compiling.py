@@ -15,6 +15,25 @@ from secureafl import kernels
 print(kernels.dot(np.ones(3, np.float32), np.ones(3, np.float32)))
 """
 
+AT_ONCE = """
+import sys, time
+import numpy as np
+from numba.core.caching import IndexDataCacheFile
+from secureafl.kernels.compiling import kernel
+
+@kernel
+def first(values):
+    return values[0]
+
+def read_slowly(cache, read=IndexDataCacheFile._load_index):
+    found = read(cache)
+    time.sleep(float(sys.argv[2]))
+    return found
+
+IndexDataCacheFile._load_index = read_slowly
+print(first(np.ones(1, sys.argv[1])))
+"""
+
 
 def use(cache: Path, tmp_path: Path, **environment: str) -> str:
     """Run a kernel in a process of its own; returns what it logs."""
@@ -59,3 +78,25 @@ def test_the_name_of_the_folder_depends_on_every_kernel(tmp_path: Path, monkeypa
     assert before == compiling.fingerprint()
     (tmp_path / "simd.py").write_text("BLOCK = 64\n")
     assert compiling.fingerprint.__wrapped__() != before
+
+
+def test_processes_that_compile_one_kernel_for_two_types_at_once_keep_them_apart(tmp_path: Path) -> None:
+    script = tmp_path / "at_once.py"
+    script.write_text(AT_ONCE)
+    env = {key: value for key, value in os.environ.items() if key != "NUMBA_CACHE_DIR"}
+    env |= {"XDG_CACHE_HOME": str(tmp_path / "cache"), "PYTHONPATH": os.pathsep.join(sys.path)}
+
+    def first(seconds: float) -> list[str]:
+        """What each of two processes prints, which read the index of what is compiled so slowly."""
+        both = [
+            subprocess.Popen(
+                [sys.executable, str(script), kind, str(seconds)], env=env, stdout=subprocess.PIPE, text=True
+            )
+            for kind in ("float32", "int64")
+        ]
+        return [process.communicate(timeout=120)[0] for process in both]
+
+    assert first(2.0) == ["1.0\n", "1\n"]
+    [folder] = (tmp_path / "cache" / "secureafl" / "kernels").iterdir()
+    assert len(list(folder.glob("*.nbc"))) == 2, "one file for each type"
+    assert first(0.0) == ["1.0\n", "1\n"]

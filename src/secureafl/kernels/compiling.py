@@ -19,6 +19,9 @@ from typing import Any
 
 import numba
 from numba import njit
+from numba.core.caching import FunctionCache
+
+from secureafl.files import locked
 
 OTHERWISE = "UserProvidedCacheLocator,InTreeCacheLocator,UserWideCacheLocator,ZipCacheLocator"
 """Numba's own places, for a user without a cache folder."""
@@ -26,16 +29,34 @@ OTHERWISE = "UserProvidedCacheLocator,InTreeCacheLocator,UserWideCacheLocator,Zi
 
 def kernel(function: Callable[..., Any]) -> Any:
     """A function that Python calls: compiled when it is first called, kept on disk, free of Python's lock."""
-    compiled = njit(cache=True, nogil=True, error_model="numpy")
     config: Any = numba.config
     before = getattr(config, "CACHE_LOCATOR_CLASSES", None)  # Numba reads it when a function is decorated
     if before != "" or config.CACHE_DIR:  # an old Numba, or somebody has chosen a place
-        return compiled(function)
+        return _compiled(function)
     config.CACHE_LOCATOR_CLASSES = f"{__name__}.{SharedFolder.__name__},{OTHERWISE}"
     try:
-        return compiled(function)
+        return _compiled(function)
     finally:
         config.CACHE_LOCATOR_CLASSES = before
+
+
+def _compiled(function: Callable[..., Any]) -> Any:
+    dispatcher: Any = njit(cache=True, nogil=True, error_model="numpy")(function)
+    dispatcher._cache = OneWriter(function)  # type: ignore[no-untyped-call]
+    return dispatcher
+
+
+class OneWriter(FunctionCache):
+    """Numba's cache of one function, which one process writes to at a time.
+
+    Numba numbers the files of a function's signatures. Two processes that add one each at the same moment give both the
+    same number, and from then on a call with one signature is answered by the code of the other.
+    """
+
+    def save_overload(self, sig: Any, data: Any) -> None:
+        self._impl.locator.ensure_cache_path()
+        with locked(Path(self.cache_path)):
+            super().save_overload(sig, data)  # type: ignore[no-untyped-call]
 
 
 def inner(function: Callable[..., Any]) -> Any:
