@@ -1,11 +1,11 @@
-"""What does one arrival cost, from ticket to new model, for how many clients?
+"""What does one arrival cost, from ticket to new model: for how many clients, and for how many parameters?
 
     python benchmarks/arrival.py [--quick]
 
 AsyncSGD, the default (running mean) and the default of 0.1 (median) behind the machine, side by side in one run: they
 take turns in blocks of arrivals, and CPU time of the process is counted, of all threads. Averages include all that is
 done now and then, such as counting who is alike. Everyone is honest, and has a whole vote after one update, so that
-large federations are warm soon. On a shared machine only ratios mean something. Needs 4 GB of memory.
+large federations are warm soon. On a shared machine only ratios mean something. Needs 12 GB of memory.
 """
 
 from __future__ import annotations
@@ -20,60 +20,61 @@ from _common import write
 from rich.console import Console
 from rich.table import Table
 
-from secureafl import ClientId, Machine, MachineSettings
+from secureafl import ClientId, Machine, MachineSettings, Vector
 from secureafl.defenses import build_defense
 
 SEED = 0
 SERVER_LR = 1e-6  # the model hardly moves: what is measured is the work, and nobody is to be rejected
-NUM_NOISES = 7  # vectors of randomness that all updates are made of
-BLOCK = 100  # arrivals in a turn
 DEFENSES: dict[str, tuple[str, dict[str, Any]]] = {
     "asyncsgd": ("asyncsgd", {}),
     "running mean": ("secureafl", {"full_vote_after": 1}),
     "median": ("secureafl", {"aggregate": "median"}),
 }
-SIZES = [(50, 139_960), (1_000, 139_960), (5_000, 139_960), (50, 2_000), (100_000, 2_000)]
-QUICK = [(20, 5_000), (200, 5_000)]
-MAX_MEDIAN = 1_000
+SIZES = {
+    "clients": [(n, 10_000) for n in (50, 300, 1_000, 3_000, 10_000, 100_000)],
+    "parameters": [(50, 10_000), (50, 139_960), (50, 1_000_000), (20, 10_000_000), (4, 100_000_000)],
+}
+QUICK = {"clients": [(20, 5_000), (200, 5_000)], "parameters": [(20, 2_000)]}
+MAX_MEDIAN = 3_000
 """The median is not measured with more clients: an arrival would take seconds."""
 
 
 class Federation:
     """A machine and its clients, which come in turn."""
 
-    def __init__(self, name: str, n: int, d: int) -> None:
+    def __init__(self, name: str, n: int, start: Vector) -> None:
         defense, settings = DEFENSES[name]
-        self.noise = np.random.default_rng(SEED).standard_normal((NUM_NOISES, d), dtype=np.float32)
-        built = build_defense(defense, d, settings, server_lr=SERVER_LR, seed=SEED)
-        start = np.float32(0.05) * self.noise[0]
+        built = build_defense(defense, len(start), settings, server_lr=SERVER_LR, seed=SEED)
         self.machine = Machine(built, start, MachineSettings(server_lr=SERVER_LR))
         self.n, self.arrivals = n, 0
         self.clients = [self.machine.enrol(f"client-{k}") for k in range(n)]
 
-    def arrive(self, count: int) -> tuple[float, list[float]]:
+    def arrive(self, deltas: list[Vector], count: int) -> tuple[float, list[float]]:
         """CPU seconds of so many arrivals together, and how long each took by the clock."""
-        elapsed, params = [], self.machine.model.params
-        deltas = [params + noise for noise in self.noise]  # making updates is the clients' work
-        began = time.process_time()
+        elapsed, began = [], time.process_time()
         for _ in range(count):
             start = time.perf_counter()
             client: ClientId = self.clients[self.arrivals % self.n]
-            self.machine.receive(self.machine.issue(client).number, deltas[self.arrivals % NUM_NOISES])
+            self.machine.receive(self.machine.issue(client).number, deltas[self.arrivals % len(deltas)])
             self.arrivals += 1
             elapsed.append(time.perf_counter() - start)
         return time.process_time() - began, elapsed
 
 
-def measure(n: int, d: int, arrivals: int) -> dict[str, Any]:
+def measure(n: int, d: int) -> dict[str, Any]:
+    block, arrivals = max(1, min(100, 20_000_000 // d)), min(20_000, 700_000_000 // d)
+    noise = np.random.default_rng(SEED).standard_normal((7 if d < 10_000_000 else 2, d), dtype=np.float32)
+    start = np.float32(0.05) * noise[0]
+    deltas = [start + one for one in noise]  # making updates is the clients' work
     names = [name for name in DEFENSES if name != "median" or n <= MAX_MEDIAN]
-    federations = {name: Federation(name, n, d) for name in names}
+    federations = {name: Federation(name, n, start) for name in names}
     for name, federation in federations.items():
-        federation.arrive({"asyncsgd": BLOCK, "median": n}.get(name, 5 * n))  # counts are going on
+        federation.arrive(deltas, {"asyncsgd": block, "median": n}.get(name, 5 * n))  # counts are going on
     seconds, counts, elapsed = dict.fromkeys(names, 0.0), dict.fromkeys(names, 0), list[float]()
-    for _ in range(arrivals // BLOCK):
+    for _ in range(arrivals // block):
         for name, federation in federations.items():
-            count = BLOCK if name != "median" else max(1, BLOCK // 50)
-            spent, each = federation.arrive(count)
+            count = block if name != "median" else max(1, block // 50)
+            spent, each = federation.arrive(deltas, count)
             seconds[name], counts[name] = seconds[name] + spent, counts[name] + count
             elapsed += each if name == "running mean" else []
     means = {name: seconds[name] / counts[name] for name in names}
@@ -102,20 +103,23 @@ def show(results: list[dict[str, Any]]) -> None:
     Console().print(table)
 
 
-def draw(results: list[dict[str, Any]], path: Path) -> None:
-    """One arrival's CPU time over the number of clients, as multiples of AsyncSGD's."""
+def draw(results: dict[str, list[dict[str, Any]]], path: Path) -> None:
+    """One arrival's CPU time over the number of clients and of parameters, as multiples of AsyncSGD's."""
     from matplotlib.figure import Figure
 
-    figure = Figure((6.4, 3.6), layout="constrained")
-    axes = figure.add_subplot()
-    for name, mark in zip(DEFENSES, "sov", strict=True):
-        rows = [found for found in results if found["parameters"] == SIZES[0][1] and name in found["times_asyncsgd"]]
-        axes.plot(
-            [row["clients"] for row in rows], [row["times_asyncsgd"][name] for row in rows], f"-{mark}", label=name
-        )
-    axes.set(xscale="log", yscale="log", xlabel="clients", ylabel="CPU time of an arrival / AsyncSGD's")
-    axes.grid(alpha=0.3)
-    axes.legend()
+    figure = Figure((9.6, 3.6), layout="constrained")
+    for axes, (along, rows) in zip(figure.subplots(1, 2, sharey=True), results.items(), strict=True):
+        for name, mark in zip(DEFENSES, "sov", strict=True):
+            shown = [row for row in rows if name in row["times_asyncsgd"]]
+            label = {"asyncsgd": "AsyncSGD", "running mean": "SecureAFL, the default"}.get(name, f"SecureAFL, {name}")
+            values = [row["times_asyncsgd"][name] for row in shown]
+            axes.plot([row[along] for row in shown], values, f"-{mark}", label=label)
+        axes.set(xscale="log", yscale="log", xlabel=along)
+        axes.grid(alpha=0.3)
+    figure.axes[0].set(ylabel="CPU time of an arrival / AsyncSGD's")
+    figure.axes[0].set_title("10,000 parameters", fontsize="medium")
+    figure.axes[1].set_title("50 clients; 20 at 10 million, 4 at 100 million", fontsize="medium")
+    figure.axes[1].legend()
     figure.savefig(path, dpi=150)
 
 
@@ -123,10 +127,11 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="small sizes, nothing is written")
     quick = parser.parse_args().quick
-    found = []
-    for clients, parameters in QUICK if quick else SIZES:
-        found.append(measure(clients, parameters, 1_000 if quick else 20_000 if parameters < 10_000 else 5_000))
-        show(found[-1:])
+    found: dict[str, list[dict[str, Any]]] = {"clients": [], "parameters": []}
+    for along, sizes in (QUICK if quick else SIZES).items():
+        for clients, parameters in sizes:
+            found[along].append(measure(clients, parameters))
+            show(found[along][-1:])
     if not quick:
         write("arrival", SEED, found)
         draw(found, Path(__file__).parent.parent / "results" / "arrival.png")

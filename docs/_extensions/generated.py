@@ -270,17 +270,16 @@ def _parameter(parameter: click.Parameter, context: click.Context, meaning: str)
 # Figures from results/
 
 
-def scale() -> str:
-    """The tables of `results/scale.json`, or how to make it."""
-    path = ROOT / "results" / "scale.json"
+def arrival() -> str:
+    """The tables of `results/arrival.json`, or how to make it."""
+    path = ROOT / "results" / "arrival.json"
     if not path.exists():
-        return "*Not measured yet: `python benchmarks/scale.py` writes `results/scale.json`, and this place shows it.*"
+        return "*Not measured yet: `python benchmarks/arrival.py` writes `results/arrival.json`, shown here.*"
     found = json.loads(path.read_text())
-    columns = ("clients", "parameters", "memory", "read once", "one step", "steps per second", "of the read limit")
+    columns = ("clients", "parameters", "the default", '`aggregate = "median"`')
     sections = []
-    for title, key in (("With the number of clients", "clients"), ("With the size of the model", "parameters")):
-        rows = [_scale_row(row) for row in found["results"][key]]
-        sections += [f"**{title}**", "", table(columns, rows), ""]
+    for key, rows in found["results"].items():
+        sections += [f"**With the number of {key}**", "", table(columns, [_arrival_row(row) for row in rows]), ""]
     return "\n".join([*sections, _origin(found)])
 
 
@@ -312,17 +311,10 @@ def _origin(found: Mapping[str, Any]) -> str:
     return f"`{found['command']}`, seed {found['seed']}, commit {found['commit']}, {found['threads']} threads."
 
 
-def _scale_row(row: Mapping[str, Any]) -> tuple[str, ...]:
-    read, step = row["milliseconds"]["read"], row["milliseconds"]["step"]
-    return (
-        f"{row['clients']:,}",
-        f"{row['parameters']:,}",
-        f"{row['bytes'] / 1e6:,.0f} MB",
-        f"{read:.3g} ms",
-        f"{step:.3g} ms",
-        f"{1e3 / step:.3g}",
-        f"{read / step:.2f}",
-    )
+def _arrival_row(row: Mapping[str, Any]) -> tuple[str, ...]:
+    ratios = row["times_asyncsgd"]
+    shown = [f"{ratios[name]:.3g}" if name in ratios else "-" for name in ("running mean", "median")]
+    return f"{row['clients']:,}", f"{row['parameters']:,}", *shown
 
 
 PARTS: Mapping[str, Callable[[], str]] = {
@@ -331,7 +323,7 @@ PARTS: Mapping[str, Callable[[], str]] = {
     "attacks": attacks,
     "commands": commands,
     "engines": engines,
-    "scale": scale,
+    "arrival": arrival,
     **{f"notebook-{name}": partial(notebooks.page, name) for name in NOTEBOOKS},
 }
 """What a page may ask for."""

@@ -143,17 +143,17 @@ def test_the_scale_page_shows_what_the_benchmark_measures(
     generated: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(generated, "ROOT", tmp_path)
-    assert "Not measured yet" in generated.scale()
+    assert "Not measured yet" in generated.arrival()
     monkeypatch.syspath_prepend(str(DOCS.parent / "benchmarks"))
-    row = importlib.import_module("scale").measure(4, 2000, 1)
-    assert row["bytes"] >= 4 * 2000 * 8
-    found = {"command": "python benchmarks/scale.py", "seed": 0, "commit": "abc", "threads": 2}
+    row = importlib.import_module("arrival").measure(4, 2000)
+    found = {"command": "python benchmarks/arrival.py", "seed": 0, "commit": "abc", "threads": 2}
     (tmp_path / "results").mkdir()
-    (tmp_path / "results" / "scale.json").write_text(
+    (tmp_path / "results" / "arrival.json").write_text(
         json.dumps({**found, "results": {"clients": [row], "parameters": [row]}})
     )
-    assert "| 4 | 2,000 |" in generated.scale()
-    assert "`python benchmarks/scale.py`, seed 0, commit abc, 2 threads." in generated.scale()
+    shown = row["times_asyncsgd"]
+    assert f"| 4 | 2,000 | {shown['running mean']:.3g} | {shown['median']:.3g} |" in generated.arrival()
+    assert "`python benchmarks/arrival.py`, seed 0, commit abc, 2 threads." in generated.arrival()
 
 
 def test_plain_docstrings_become_restructured_text() -> None:

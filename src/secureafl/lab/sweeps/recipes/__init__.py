@@ -128,12 +128,12 @@ COMPARED = ("asyncsgd", "fedbuff", "aflguard", "secureafl")
 """Where all would take too long: no defense, what most would take first, the best with trusted data, and ours."""
 GATHERED_IN: Mapping[int | None, Sequence[str]] = {
     None: ("none", "sign_flip", "scaling"),
-    2: ("sign_flip", "scaling"),
-    4: ("sign_flip",),
+    20: ("sign_flip", "scaling"),
+    40: ("sign_flip",),
 }
-"""Regions of ten that the malicious fifth of all clients is in: all; two, wholly; or half of each of four. And the
+"""Regions of a hundred that the malicious fifth of all clients is in: all; 20, wholly; or half of each of 40. And the
 attacks that are tried so."""
-REGION_ROUNDS = 3000
+REGION_ROUNDS = 20_000
 ALL_LOCAL_DATA = 4096
 """A batch that is larger than any client's share of Fashion-MNIST: it uses all it has."""
 TIMED = ("asyncsgd", "zenopp", "aflguard", "secureafl")
@@ -337,7 +337,7 @@ def _regions() -> Cells:
     return [
         CellSettings(
             architecture="mlp",
-            num_clients=200,
+            num_clients=10_000,
             rounds=REGION_ROUNDS,
             evaluate_every=REGION_ROUNDS // 10,
             num_test=2000,
@@ -347,7 +347,12 @@ def _regions() -> Cells:
             attack=attack,
             attack_settings={"scale": 10.0} if attack == "sign_flip" else {},
             protocol="regions",
-            protocol_settings={"top_defense": above, "report_every": 5, "malicious_regions": gathered_in},
+            protocol_settings={
+                "num_regions": 100,
+                "top_defense": above,
+                "report_every": 5,
+                "malicious_regions": gathered_in,
+            },
         )
         for below, above in itertools.product(("secureafl", "asyncsgd"), repeat=2)
         for gathered_in, attacks in GATHERED_IN.items()
@@ -412,7 +417,7 @@ RECIPES: Mapping[str, Recipe] = {
         "batches of 32 to all local data: when do the paper's estimates pay?", _noise, row="batch_size", layout="lines"
     ),
     "regions": Recipe(
-        "ten regions of twenty clients and a top: which defense below, which above", _regions, row="regions"
+        "a hundred regions of a hundred clients and a top: which defense below, which above", _regions, row="regions"
     ),
     "cifar10": Recipe(
         "CIFAR-10 with a network and a rate that learn it",
