@@ -28,7 +28,7 @@ CLIENTS = [(n, 139_960) for n in (10, 30, 100, 300, 1000)]
 PARAMETERS = [(50, d) for d in (100_000, 1_000_000, 10_000_000)]
 QUICK_CLIENTS = [(n, 20_000) for n in (10, 30)]
 QUICK_PARAMETERS = [(20, d) for d in (10_000, 40_000)]
-NUM_NOISES = 5  # vectors of randomness that all uploads are made from
+NUM_NOISES = 5  # vectors of randomness that all updates are made from
 
 
 class Federation:
@@ -42,9 +42,9 @@ class Federation:
         self.machine = Machine(self.defense, start, MachineSettings(server_lr=SERVER_LR))
         self.n, self.arrivals = n, 0
         for k in range(n):
-            self.defense.history.remember(self.machine.enrol(f"client-{k}"), self.upload(start), start)
+            self.defense.history.remember(self.machine.enrol(f"client-{k}"), self.update(start), start)
 
-    def upload(self, params: np.ndarray) -> np.ndarray:
+    def update(self, params: np.ndarray) -> np.ndarray:
         """A noisy gradient of a bowl: everyone is honest."""
         self.arrivals += 1
         return np.asarray(params + self.noise[self.arrivals % NUM_NOISES], np.float32)
@@ -55,8 +55,8 @@ class Federation:
         assert verdict.direction is not None
 
     def prepare(self) -> None:
-        """Make the next upload, which is the client's work and not the server's."""
-        self.answer = self.upload(self.machine.model.params)
+        """Make the next update, which is the client's work and not the server's."""
+        self.answer = self.update(self.machine.model.params)
 
 
 def measure(n: int, d: int, repeats: int) -> dict[str, Any]:
