@@ -98,7 +98,7 @@ def draw(cells: dict[str, Cell], theme: Theme) -> Figure:
     figure.text(
         0.015,
         0.952,
-        f"One client in five is malicious: accuracy {ends[ATTACKED]:.0%} with SecureAFL, {ends[UNDEFENDED]:.0%} without",
+        f"One client in five is malicious: {ends[ATTACKED]:.0%} with SecureAFL, {ends[UNDEFENDED]:.0%} without",
         color=theme.ink,
         fontsize=14,
         fontweight="bold",
