@@ -42,16 +42,16 @@ class Federation:
         self.params = self.noise[0] * np.float32(0.05)
         for turn in range(4):
             for k in range(n):
-                self.defense.history.remember(ClientId(k), *self.upload(k + 5 * turn)[::-1])
+                self.defense.history.remember(ClientId(k), *self.update(k + 5 * turn)[::-1])
         self.arrive()
 
-    def upload(self, k: int) -> tuple[np.ndarray, np.ndarray]:
+    def update(self, k: int) -> tuple[np.ndarray, np.ndarray]:
         """A base model and an update that grows with it: pairs show positive curvature."""
         base = self.params + np.float32(1e-3 * (k % 7 - 3)) * self.noise[k % 16]
         return base, base + np.float32(1e-3) * self.noise[(k + 5) % 16]
 
     def arrive(self) -> None:
-        base, delta = self.upload(self.version + 3)
+        base, delta = self.update(self.version + 3)
         here = Model(self.version, self.params)
         update = Update(ClientId(self.version % self.n), Model(self.version, base), delta)
         verdict = self.defense.step(update, here)

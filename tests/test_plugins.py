@@ -67,7 +67,7 @@ class Shy(Plain):
 
 
 class Push(Stateless):
-    def upload(self, view):
+    def update(self, view):
         return -view.gradient
 
 
@@ -188,7 +188,7 @@ def test_a_failing_import_names_the_line(gates: Path) -> None:
 
 
 def test_what_is_no_attack_or_partition_says_what_to_do(gates: Path) -> None:
-    with pytest.raises(SettingsError, match="own_gates:Plain is no attack: add the methods upload, observe to it"):
+    with pytest.raises(SettingsError, match="own_gates:Plain is no attack: add the methods update, observe to it"):
         find_attack("own_gates:Plain")
     with pytest.raises(SettingsError, match="is a DefenseEntry, and no partition: name a function of labels"):
         find_partition("own_gates:ENTRY")

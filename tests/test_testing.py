@@ -132,16 +132,16 @@ def test_a_defense_that_keeps_them_passes_however_it_is_given() -> None:
 class Reverse(Stateless):
     """A right attack."""
 
-    def upload(self, view: View) -> Vector:
+    def update(self, view: View) -> Vector:
         return -view.gradient
 
 
-def sending(upload: Callable[[View], Any]) -> AttackEntry:
+def sending(update: Callable[[View], Any]) -> AttackEntry:
     """An attack that sends this."""
 
     class Sender(Stateless):
-        def upload(self, view: View) -> Vector:
-            return upload(view)  # type: ignore[no-any-return]
+        def update(self, view: View) -> Vector:
+            return update(view)  # type: ignore[no-any-return]
 
     made: type[Attack] = Sender
     return AttackEntry(made)
@@ -161,7 +161,7 @@ def fails_when_diverged(view: View) -> Vector:
         (sending(lambda view: np.full_like(view.gradient, np.inf)), "not finite"),
         (sending(lambda view: np.negative(view.gradient, out=view.gradient).copy()), "work on copies"),
         (sending(lambda view: view.gradient + np.float32(next(COUNTER))), "take randomness from view.rng"),
-        (sending(fails_when_diverged), "upload raised ZeroDivisionError"),
+        (sending(fails_when_diverged), "update raised ZeroDivisionError"),
         (AttackEntry(Reverse, needs_classes=True), "did not refuse a regression"),
     ],
 )

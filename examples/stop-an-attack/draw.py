@@ -1,4 +1,4 @@
-"""Fifty clients learn Fashion-MNIST, ten of them lie: run it with and without a defense, and draw what happened.
+"""Fifty clients learn Fashion-MNIST, ten of them malicious: run it with and without a defense, and draw what happened.
 
 Each scenario is one `secureafl lab run` in a process of its own; what was run before is not run again.
 """
@@ -32,7 +32,7 @@ class Theme:
     soft: str
     line: str
     honest: str
-    lie: str
+    malicious: str
 
 
 THEMES = {
@@ -98,7 +98,7 @@ def draw(cells: dict[str, Cell], theme: Theme) -> Figure:
     figure.text(
         0.015,
         0.952,
-        f"One client in five lies: {ends[ATTACKED]:.0%} with SecureAFL, {ends[UNDEFENDED]:.0%} without",
+        f"One client in five is malicious: {ends[ATTACKED]:.0%} with SecureAFL, {ends[UNDEFENDED]:.0%} without",
         color=theme.ink,
         fontsize=14,
         fontweight="bold",
@@ -109,7 +109,7 @@ def draw(cells: dict[str, Cell], theme: Theme) -> Figure:
 def draw_accuracy(axes: Axes, cells: dict[str, Cell], theme: Theme) -> None:
     """One line per scenario, each with its name at its end."""
     style = {
-        UNDEFENDED: {"color": theme.lie, "linewidth": 2.2},
+        UNDEFENDED: {"color": theme.malicious, "linewidth": 2.2},
         ATTACKED: {"color": theme.honest, "linewidth": 2.6},
         CALM: {"color": theme.honest, "linewidth": 1.4, "linestyle": (0, (4, 2))},
     }
@@ -152,7 +152,7 @@ def draw_arrivals(axes: Axes, cell: Cell, theme: Theme) -> None:
     row[order] = np.arange(num_clients) + np.array([2.5 if client in malicious else 0.0 for client in order])
     arrivals, heights = np.arange(len(cell.malicious)), row[cell.arrivals["client"]]
     accepted = cell.arrivals["accepted"].astype(bool)
-    for kind, colour in ((~cell.malicious, theme.honest), (cell.malicious, theme.lie)):
+    for kind, colour in ((~cell.malicious, theme.honest), (cell.malicious, theme.malicious)):
         yes, no = kind & accepted, kind & ~accepted
         axes.scatter(arrivals[yes], heights[yes], s=7, color=colour, linewidths=0, alpha=0.8)
         axes.scatter(arrivals[no], heights[no], s=13, marker="x", color=colour, linewidths=0.9)
@@ -162,7 +162,7 @@ def draw_arrivals(axes: Axes, cell: Cell, theme: Theme) -> None:
         (num_honest / 2, theme.honest, f"{num_honest} honest clients\n{shares[0]:.0%} accepted (dots)"),
         (
             num_honest + 2.5 + len(malicious) / 2,
-            theme.lie,
+            theme.malicious,
             f"{len(malicious)} malicious clients\n{1 - shares[1]:.0%} rejected (crosses)",
         ),
     ):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from pydantic import BaseModel, ConfigDict, ModelWrapValidatorHandler, ValidationError, model_validator
 
@@ -17,10 +17,25 @@ class Settings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
+    earlier_names: ClassVar[Mapping[str, str]] = {}
+    """Names of earlier versions, which are still read, and what they are called now."""
+
+    @classmethod
+    def renamed(cls, given: Mapping[str, Any]) -> dict[str, Any]:
+        """The same settings under the names of this version."""
+        found: dict[str, Any] = {}
+        for key, value in given.items():
+            name = cls.earlier_names.get(key, key)
+            if name in found:
+                raise SettingsError(f"{name} is given twice, once under its earlier name: give one of the two")
+            found[name] = value
+        return found
+
     @model_validator(mode="wrap")
     @classmethod
     def _explain(cls, data: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
         if isinstance(data, Mapping):
+            data = cls.renamed(data)
             for key in data:
                 if key not in cls.model_fields:
                     raise UnknownSettingError(_unknown(cls.__name__, str(key), list(cls.model_fields)))

@@ -1,6 +1,7 @@
 import csv
 import io
 import json
+import re
 import socket
 import sys
 from pathlib import Path
@@ -14,6 +15,7 @@ from typer.testing import CliRunner
 
 from secureafl import __version__
 from secureafl.cli import app
+from secureafl.cli.main import console
 from secureafl.defenses import DEFENSES
 from secureafl.server.record.folder import FolderFiles
 from secureafl.server.record.snapshots import Snapshots
@@ -65,6 +67,29 @@ def test_audit_shows_clients_as_table_json_and_csv(tmp_path: Path) -> None:
     as_csv = list(csv.DictReader(io.StringIO(runner.invoke(app, ["audit", str(tmp_path / "run"), "--csv"]).output)))
     assert len(as_json) == len(as_csv) == 8
     assert sum(record["arrivals"] for record in as_json) == 60
+
+
+def test_in_a_terminal_tables_stop_after_the_worst_clients(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    record(tmp_path / "run", 60).journal.close()
+    monkeypatch.setattr("secureafl.cli.main.MAX_ROWS", 5)
+
+    def shown(*words: str) -> str:
+        result = runner.invoke(app, [words[0], str(tmp_path / "run"), *words[1:]])
+        assert result.exit_code == 0, result.output
+        return result.output
+
+    def clients(text: str) -> list[str]:
+        return re.findall(r"^[│ ]*(client-\d+)", text, re.MULTILINE)
+
+    complete = {way: clients(shown(*way)) for way in (("audit",), ("replay", "--defense", "asyncsgd"))}
+    monkeypatch.setattr(console, "_force_terminal", True)
+    for way, everyone in complete.items():
+        assert len(everyone) == 8, "in a pipe all are there"
+        text = shown(*way)
+        assert clients(text) == everyone[:5], "the worst come first"
+        assert "… and 3 more clients, accepted more often" in text
+        assert "--all shows them" in text
+        assert clients(shown(*way, "--all")) == everyone
 
 
 def test_audit_of_one_client_by_the_beginning_of_its_name(tmp_path: Path) -> None:

@@ -144,7 +144,7 @@ class LiteralSecureAFL:
         return {k for (k, alike), lot in zip(self.alike.items(), lots, strict=True) if lot >= (usual / alike) ** 2}
 
     def silent(self, k: ClientId) -> bool:
-        limit = self.settings.silence_after
+        limit = self.settings.exclude_after
         return k in self.opposing or (limit is not None and self.rejections[k] >= limit)
 
     def correction(self, k: ClientId, params: Vector) -> Float:

@@ -19,7 +19,7 @@ from secureafl.lab.data.loading import find_source
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "examples" / "notebooks"
 NAMES = ["1-stop-an-attack", "2-write-a-defense", "3-read-a-record"]
-CPU_SECONDS = 120
+CPU_SECONDS = 60
 
 
 def committed(name: str) -> Any:

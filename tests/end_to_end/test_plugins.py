@@ -49,7 +49,7 @@ class Mine:
 
 
 class Push(Stateless):
-    def upload(self, view):
+    def update(self, view):
         return np.asarray(view.gradient * np.float32(-1000.0))
 
 

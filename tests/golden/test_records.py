@@ -44,7 +44,7 @@ def in_todays_words(line: str) -> str:
 
 UNREAD = {
     *("change.recent", "change.sorted", "length.recent", "length.sorted"),  # without max_change
-    "streaks.rejections",  # without silence_after
+    "streaks.rejections",  # without exclude_after
     *("estimate.calibration", "estimate.gaps.age", "estimate.gaps.params", "estimate.gaps.products"),  # no correction
 }
 """What 0.1.0 saved in every configuration, and read in some."""

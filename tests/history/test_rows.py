@@ -19,7 +19,7 @@ def vector(*values: float) -> Vector:
     return np.array(values, np.float32)
 
 
-def test_distances_are_measured_from_the_last_stored_upload() -> None:
+def test_distances_are_measured_from_the_last_stored_update() -> None:
     history = make(2)
     history.remember(A, vector(1, 0), vector(0, 0))
     history.remember(A, vector(0, 0), vector(1, 1))
@@ -38,16 +38,16 @@ def test_clients_are_apart() -> None:
 def test_correction_equals_the_literal_hessian_product_also_after_places_are_reused() -> None:
     rng = np.random.default_rng(0)
     hessian = np.diag(rng.uniform(0.5, 3, size=6))
-    history, uploads = make(6, memory=3), []
+    history, updates = make(6, memory=3), []
     for _ in range(6):  # 5 pairs through 3 places
         w = rng.normal(size=6).astype(np.float32)
-        uploads.append((w, (hessian @ w).astype(np.float32)))
-        history.remember(A, uploads[-1][1], w)
-    s = np.stack([b[0] - a[0] for a, b in pairwise(uploads[2:])], axis=1)
-    y = np.stack([b[1] - a[1] for a, b in pairwise(uploads[2:])], axis=1)
+        updates.append((w, (hessian @ w).astype(np.float32)))
+        history.remember(A, updates[-1][1], w)
+    s = np.stack([b[0] - a[0] for a, b in pairwise(updates[2:])], axis=1)
+    y = np.stack([b[1] - a[1] for a, b in pairwise(updates[2:])], axis=1)
     now = rng.normal(size=6).astype(np.float32)
     expected = reference.hessian_product(
-        s.astype(np.float64), y.astype(np.float64), now.astype(np.float64) - uploads[-1][0]
+        s.astype(np.float64), y.astype(np.float64), now.astype(np.float64) - updates[-1][0]
     )
     correction = history.correction(A, now)
     np.testing.assert_allclose(history.estimate(A, correction.weights[0], now), expected, rtol=1e-5, atol=1e-5)

@@ -9,7 +9,7 @@ import shlex
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import typer
 from rich.markup import escape
@@ -50,6 +50,10 @@ app = typer.Typer(
 )
 app.add_typer(lab, name="lab")
 console = PlainConsole()
+T = TypeVar("T")
+
+MAX_ROWS = 40
+"""Clients that a table has in a terminal: more would push the worst, which come first, out of sight."""
 
 
 def _print_version(wanted: bool) -> None:
@@ -151,6 +155,12 @@ NamesOption = Annotated[
 ]
 
 
+AllOption = Annotated[
+    bool,
+    typer.Option("--all", help=f"In a terminal, show every client and not only {MAX_ROWS}; in a pipe all are shown."),
+]
+
+
 @app.command()
 def audit(
     run: RunArgument,
@@ -160,6 +170,7 @@ def audit(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
+    everyone: AllOption = False,
     names_file: NamesOption = None,
 ) -> None:
     """Say who took part in a run, who was accepted, and why not.
@@ -190,11 +201,15 @@ def audit(
             writer.writerows({name: csv_cell(value) for name, value in row.items()} for row in rows)
         else:
             weighs = any(record.vote is not None for record in records)
-            console.print(_audit_table(place, records, recorded.facts, names, weighs=weighs))
+            shown = _first(records, everyone)
+            console.print(_audit_table(place, shown, recorded.facts, names, weighs=weighs))
+            _say_rest("clients, accepted more often", len(records) - len(shown))
             if found := notices(records, recorded.facts):
                 console.print(Text(ADVICE))
-                for client, why in found.items():
+                noticed = _first(list(found.items()), everyone)
+                for client, why in noticed:
                     console.print(Text(f"  {names.shown_with_id(client)}: {why}"), soft_wrap=True)
+                _say_rest("such clients", len(found) - len(noticed))
             console.print(
                 f"{_ABOUT_VOTE if weighs else _ABOUT_INFLUENCE}; stale: versions behind;\n"
                 "factor: how abruptly it changed, median; seen: last. More: --json, --csv.\n"
@@ -398,6 +413,7 @@ def replay(
         ),
     ] = None,
     evaluate_every: Annotated[int, typer.Option(min=1, help="Arrivals between two scores.")] = 100,
+    everyone: AllOption = False,
     names_file: NamesOption = None,
 ) -> None:
     """Judge a recorded run again under another defense or setting, and show what would have changed.
@@ -418,9 +434,11 @@ def replay(
         (found.accepted_now[client] / count, found.accepted_then[client] / count, client, count)
         for client, count in found.arrivals.items()
     ]
-    for now, then, client, count in sorted(rows):
+    shown = _first(sorted(rows), everyone)
+    for now, then, client, count in shown:
         table.add_row(Text(names.shown(client)), str(count), f"{then:.0%}", f"{now:.0%}")
     console.print(table)
+    _say_rest("clients, accepted more often now", len(rows) - len(shown))
     for (before, after), count in found.changed.most_common():
         change = f"{one_line(before)} then, {one_line(after)} now"
         console.print(Text(f"{count} arrival{'s' * (count > 1)}: {change}"))
@@ -456,6 +474,16 @@ def eject(
             soft_wrap=True,
         )
     console.print(f"The repaired run is in {repaired}; it can be resumed.", markup=False, soft_wrap=True)
+
+
+def _first(rows: list[T], everyone: bool) -> list[T]:
+    """As many rows as a terminal shows; all of them in a pipe, or if the user wants `everyone`."""
+    return rows if everyone or not console.is_terminal else rows[:MAX_ROWS]
+
+
+def _say_rest(what: str, count: int) -> None:
+    if count:
+        console.print(f"… and {count:,} more {what}: --all shows them", markup=False, highlight=False)
 
 
 def _say_whole(place: Place, found: verifying.Verified) -> None:

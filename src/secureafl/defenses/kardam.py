@@ -81,7 +81,7 @@ class Kardam:
 
     @property
     def coefficients(self) -> Mapping[ClientId, float]:
-        """K_p of every client that uploaded twice."""
+        """K_p of every client heard twice."""
         return self._coefficients
 
     def state_dict(self) -> StateDict:

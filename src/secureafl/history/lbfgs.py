@@ -8,7 +8,7 @@ combination of v and the pair rows,
     K = -diag(1, sigma) M^-1 diag(1, sigma),    M = [[-D, L^T], [L, sigma S^T S]],
     A = S^T Y,  D = diag(A),  L = strictly lower part of A,  sigma = s_m.y_m / s_m.s_m.
 
-sigma and K depend only on the pairs' Gram matrix, so they are made once when a client uploads. This is the compact form
+sigma and K depend only on the pairs' Gram matrix, so they are made once per stored update. This is the compact form
 of Byrd, Nocedal and Schnabel (1994), with the blocks in the paper's order.
 
 Shapes: m = pairs in use. All in float64.

@@ -44,7 +44,7 @@ class Corrections:
 
 
 class Remembered(NamedTuple):
-    """What is known of a client's rows after an upload was stored.
+    """What is known of a client's rows after an update was stored.
 
     products  (r,) inner products of its rows with its gap to the present model; in the base model's place gap.gap
     kept      (r,) which rows are the same as before

@@ -40,7 +40,7 @@ def total(lanes):  # type: ignore[no-untyped-def]
 
 
 class Change(NamedTuple):
-    """How an upload differs from its client's reference.
+    """How an update differs from its client's reference.
 
     delta_step, param_step   (d,) g - g_ref and w - w_ref: the next pair (y, s)
     delta_change, param_change   their lengths

@@ -72,11 +72,11 @@ def benign_rows(dim: int, num: int = 6, seed: int = 3) -> dict[ClientId, Vector]
 
 
 def view(task: QuadraticTask | None = None, **changes: Any) -> View:
-    """Client 8 of ten uploads; 7, 8 and 9 are malicious. `gradient` fits base and batch unless it is given."""
+    """Client 8 of ten updates; 7, 8 and 9 are malicious. `gradient` fits base and batch unless it is given."""
     task = task or QuadraticTask()
     base = changes.pop("base", Model(3, np.random.default_rng(11).normal(size=task.dim).astype(np.float32)))
     here = changes.pop("batch", batch())
-    uploads: Mapping[ClientId, Vector] = changes.pop("uploads", benign_rows(task.dim))
+    updates: Mapping[ClientId, Vector] = changes.pop("updates", benign_rows(task.dim))
     gradient: Vector = changes.pop("gradient", task.gradient(base.params, *here))
     made = View(
         round=5,
@@ -88,7 +88,7 @@ def view(task: QuadraticTask | None = None, **changes: Any) -> View:
         rng=np.random.default_rng(1),
         batch=here,
         task=task,
-        uploads=uploads,
+        updates=updates,
         malicious=frozenset(map(ClientId, (7, 8, 9))),
         shadow=SecureAFL(task.dim),
         trigger=trigger(),

@@ -145,13 +145,15 @@ def _curves(reader: RunReader, now: Overview) -> Table:
 
 
 def _worst(reader: RunReader, limit: int) -> FittedTable:
-    table = FittedTable(title="Least accepted", box=None, pad_edge=False, header_style="bold underline")
+    shown, known = worst_clients(reader, limit), len(reader.records)
+    title = f"Least accepted ({len(shown)} of {known:,} clients)" if len(shown) < known else "Least accepted"
+    table = FittedTable(title=title, box=None, pad_edge=False, header_style="bold underline")
     table.add_column("client")
     for column, rank in (("updates", 0), ("accepted", 0), ("stale", 3), ("factor", 4)):
         table.add_column(column, rank=rank, justify="right")
     table.add_column("why not, and what else", rank=2)
     table.add_column("", rank=1)
-    for record in worst_clients(reader, limit):
+    for record in shown:
         summary = record.summary()
         why = [f"{count} {what}" for what, count in record.happened().most_common()]
         table.add_row(

@@ -14,7 +14,7 @@ from secureafl.errors import SettingsError
         ({"estimates": False, "bucket": 3}, "bucket = 3 does nothing with estimates = False"),
         ({"estimates": False, "opposition": 2.0}, "opposition = 2.0 does nothing with estimates = False"),
         ({"estimates": False, "alike": 0.4}, "alike = 0.4 does nothing with estimates = False"),
-        ({"estimates": False, "silence_after": 5}, "silence_after = 5 does nothing with estimates = False"),
+        ({"estimates": False, "exclude_after": 5}, "exclude_after = 5 does nothing with estimates = False"),
         ({"estimates": False, "aggregate": "mean"}, "aggregate = 'mean' does nothing with estimates = False"),
         ({"estimates": False, "correction": "bounded"}, "correction = 'bounded' does nothing with estimates = False"),
         ({"memory": 2}, "memory = 2 does nothing with correction = 'none'"),
@@ -47,3 +47,10 @@ def test_the_paper_and_its_variants_are_taken_as_they_are(variant: str) -> None:
     changes: dict[str, Any] = dict(PAPER_VARIANTS[variant])
     assert SecureAFLSettings(**changes) == SecureAFLSettings(**SecureAFLSettings(**changes).model_dump())
     assert SecureAFLSettings.paper(**changes).percentile == PAPER["percentile"]
+
+
+def test_a_setting_is_read_under_its_earlier_name() -> None:
+    earlier: dict[str, Any] = {"silence_after": 5}
+    assert SecureAFLSettings(**earlier) == SecureAFLSettings(exclude_after=5)
+    with pytest.raises(SettingsError, match="exclude_after is given twice, once under its earlier name"):
+        SecureAFLSettings(**earlier, exclude_after=5)

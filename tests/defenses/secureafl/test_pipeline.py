@@ -100,7 +100,7 @@ def test_a_different_update_on_the_same_model_is_rejected_and_not_logged() -> No
     assert repeated.evidence["lipschitz_factor"] == 0.0
 
 
-def test_a_rejected_upload_leaves_references_and_pairs_unchanged() -> None:
+def test_a_rejected_update_leaves_references_and_pairs_unchanged() -> None:
     problem = Quadratic(noise=0.02)
     median = problem.defense("secureafl", aggregate="median")
     federation = Federation(problem, median, malicious=frozenset({0}), attack=lambda g: 50 * g)
@@ -114,7 +114,7 @@ def test_a_rejected_upload_leaves_references_and_pairs_unchanged() -> None:
             assert all(np.array_equal(before[key], after[key]) for key in before)
 
 
-def test_history_all_stores_rejected_uploads_too() -> None:
+def test_history_all_stores_rejected_updates_too() -> None:
     secure = defense(history="all", correction="none")
     secure.step(update(0, START, [1, 0, 0]), START)
     secure.step(update(0, model(1, [1, 0, 0]), [1, 1, 0]), model(1, [1, 0, 0]))
@@ -352,7 +352,7 @@ def test_a_newcomer_counts_as_no_longer_than_the_limit() -> None:
 
 
 def test_one_rejected_too_often_in_a_row_has_no_vote_until_it_is_believed_again() -> None:
-    secure = defense(silence_after=2, correction="none", tolerance=1e-9)
+    secure = defense(exclude_after=2, correction="none", tolerance=1e-9)
     secure.step(update(0, START, [1, 1, 1]), START)
     secure.step(update(1, START, [3, 3, 3]), START)
     moved = model(1, [1, 0, 0])

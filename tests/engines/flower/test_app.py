@@ -111,7 +111,7 @@ def test_dispatches_look_like_flowers_own_and_never_repeat_a_nonce(tmp_path: Pat
     assert len(nonces) == len(grid.pushed)
 
 
-def test_a_stalled_upload_blocks_only_its_node(tmp_path: Path) -> None:
+def test_a_stalled_update_blocks_only_its_node(tmp_path: Path) -> None:
     release = threading.Event()
 
     def stalled(message: Message) -> Message:

@@ -73,7 +73,7 @@ class Shout(Stateless):
     def __init__(self, times: float = 5.0) -> None:
         self.times = times
 
-    def upload(self, view: View) -> Vector:
+    def update(self, view: View) -> Vector:
         return np.asarray(-self.times * view.gradient, np.float32)
 
 
@@ -195,9 +195,9 @@ def test_an_attack_that_is_made_already_is_copied_for_each_run(tiny_source: Path
 
         count = 0
 
-        def upload(self, view: View) -> Vector:
+        def update(self, view: View) -> Vector:
             self.count += 1
-            return super().upload(view) * np.float32(self.count)
+            return super().update(view) * np.float32(self.count)
 
     attack = Once(2.0)
     first = lab.run(**tiny(tiny_source), defense="asyncsgd", attack=attack, out=tmp_path / "1")
@@ -317,7 +317,7 @@ def test_two_objects_of_one_name_are_not_confused(tiny_source: Path, tmp_path: P
 
 def test_a_failed_cell_is_named_and_the_others_are_kept(tiny_source: Path, tmp_path: Path) -> None:
     class Refusing(Shout):
-        def upload(self, view: View) -> Vector:
+        def update(self, view: View) -> Vector:
             raise SecureAFLError("not today")
 
     with pytest.raises(SecureAFLError, match=r"Refusing.* failed: not today"):

@@ -51,7 +51,7 @@ def attacked(num_arrivals: int, seed: int = 0, **settings: Any) -> Iterator[tupl
         seen = view(
             round=version, client=client, base=base, model=machine.model, gradient=delta, shadow=secure, malicious=LIARS
         )
-        sent = Adaptive().upload(seen)
+        sent = Adaptive().update(seen)
         yield seen, sent, machine.receive(ticket.number, sent)
 
 
@@ -79,9 +79,9 @@ def test_ball_interval_by_hand() -> None:
 @given(st.integers(0, 10_000), st.integers(1, 9), st.integers(1, 6))
 def test_median_with_copies_is_the_median(seed: int, num: int, copies: int) -> None:
     rows = random_rows(seed, num + 1)
-    upload, estimates = rows[0] * 2, rows[1:]
-    stacked = np.concatenate([estimates, np.repeat(upload[None], copies, axis=0)])
-    median = MedianEffect(estimates, copies).median(upload.astype(np.float64))
+    update, estimates = rows[0] * 2, rows[1:]
+    stacked = np.concatenate([estimates, np.repeat(update[None], copies, axis=0)])
+    median = MedianEffect(estimates, copies).median(update.astype(np.float64))
     np.testing.assert_allclose(median, coordinate_median(stacked), rtol=1e-6)
 
 
@@ -108,9 +108,9 @@ def test_shortened_ray_keeps_its_effect_and_stays_feasible(seed: int, num: int, 
     for p in directions(estimates, effect.before):
         candidate = ray_candidate(effect.before, p, ball, 100.0)
         short = shortened(effect, candidate, 0.999, 40)
-        assert effect(short) >= 0.999 * effect(candidate.upload) * (1 - 1e-12)
+        assert effect(short) >= 0.999 * effect(candidate.update) * (1 - 1e-12)
         assert length(short - ball.centre) <= radius * (1 + 1e-9)
-        assert length(short - effect.before) <= length(candidate.upload - effect.before) * (1 + 1e-9)
+        assert length(short - effect.before) <= length(candidate.update - effect.before) * (1 + 1e-9)
 
 
 def shadow_after(num_honest: int, *, with_sender: bool, dim: int = 131) -> tuple[SecureAFL, Model]:
@@ -130,13 +130,13 @@ def test_effect_is_at_least_0_999_of_the_best_candidate(num_honest: int, *, with
     secure, model = shadow_after(num_honest, with_sender=with_sender)
     moved = Model(40, model.params + np.float32(0.05))
     seen = view(base=moved, model=moved, shadow=secure)
-    sent = Adaptive().upload(seen).astype(np.float64)
+    sent = Adaptive().update(seen).astype(np.float64)
 
     estimates = np.stack([secure.estimate(ClientId(k), moved.params) for k in range(num_honest)])
     effect, ball = MedianEffect(estimates, 3), feasible(secure, seen.client, moved.params, 1e-6)
     assert ball.judged == with_sender
     reach = 10 * max(length(row) for row in estimates)
-    candidates = [ray_candidate(effect.before, p, ball, reach).upload for p in directions(estimates, effect.before)]
+    candidates = [ray_candidate(effect.before, p, ball, reach).update for p in directions(estimates, effect.before)]
     candidates += [ball.centre, ball.project(-seen.gradient.astype(np.float64))]
     assert len(candidates) == 5
     best = max(effect(candidate) for candidate in candidates)
@@ -149,7 +149,7 @@ def test_on_an_unchanged_model_the_reference_is_repeated() -> None:
     secure, model = shadow_after(5, with_sender=True)
     reference = secure.history.last_delta(ClientId(8)).copy()
     assert secure.step(Update(ClientId(8), model, reference), model).accepted  # now `model` is its base: r = 0
-    sent = Adaptive().upload(view(base=model, model=model, shadow=secure))
+    sent = Adaptive().update(view(base=model, model=model, shadow=secure))
     np.testing.assert_array_equal(sent, reference)
 
 
@@ -158,17 +158,17 @@ def test_empty_log_still_rejects_a_change_on_an_unchanged_model() -> None:
     first = np.ones(131, np.float32)
     secure.step(Update(ClientId(8), here, first), here)
     assert secure.allowance(ClientId(8), here.params) == 0.0
-    np.testing.assert_array_equal(Adaptive().upload(view(base=here, model=here, shadow=secure)), first)
+    np.testing.assert_array_equal(Adaptive().update(view(base=here, model=here, shadow=secure)), first)
 
 
 def test_first_contact_is_bounded_by_the_clip_norm() -> None:
     secure, model = shadow_after(5, with_sender=False)
-    assert length(Adaptive().upload(view(base=model, model=model, shadow=secure))) <= 50
+    assert length(Adaptive().update(view(base=model, model=model, shadow=secure))) <= 50
 
 
 def test_first_of_all_reverses_its_gradient() -> None:
     seen = view()
-    sent = Adaptive().upload(seen)
+    sent = Adaptive().update(seen)
     np.testing.assert_allclose(sent, -seen.gradient * min(1, 50 / length(seen.gradient)), rtol=1e-5)
 
 
@@ -180,17 +180,17 @@ def test_a_radius_below_float_precision_never_leads_to_rejection() -> None:
     far = Model(1, np.full(131, 1.0, np.float32))
     for client in (0, 1):  # factors of about 1e-7: nearly nothing may change
         secure.step(Update(ClientId(client), far, big + np.float32(5e-7)), far)
-    sent = Adaptive().upload(view(base=far, model=far, shadow=secure))
+    sent = Adaptive().update(view(base=far, model=far, shadow=secure))
     assert secure.step(Update(ClientId(8), far, sent), far).accepted
 
 
 def test_nothing_is_random() -> None:
     secure, model = shadow_after(6, with_sender=True)
     moved = Model(40, model.params + np.float32(0.05))
-    uploads = [
-        Adaptive().upload(view(base=moved, model=moved, shadow=secure, rng=np.random.default_rng(s))) for s in (1, 2)
+    updates = [
+        Adaptive().update(view(base=moved, model=moved, shadow=secure, rng=np.random.default_rng(s))) for s in (1, 2)
     ]
-    np.testing.assert_array_equal(uploads[0], uploads[1])
+    np.testing.assert_array_equal(updates[0], updates[1])
 
 
 class Open(SecureAFL):
@@ -223,14 +223,14 @@ def open_shadow(**settings: Any) -> tuple[Open, Model]:
     return secure, Model(40, model.params + np.float32(0.5))
 
 
-def test_an_upload_keeps_to_the_limits_within_which_it_counts_in_full() -> None:
+def test_an_update_keeps_to_the_limits_within_which_it_counts_in_full() -> None:
     secure, model = open_shadow()
     reference = secure.history.last_delta(ClientId(8))
     assert secure.allowance(ClientId(8), model.params) > 1.0  # the filter alone would let more pass
-    sent = Adaptive().upload(view(base=model, model=model, shadow=secure))
+    sent = Adaptive().update(view(base=model, model=model, shadow=secure))
     assert length(sent - reference) == pytest.approx(0.5, rel=1e-4)  # and it goes to the end of it
     secure.furthest, secure.longest = 10.0, 3.2
-    sent = Adaptive().upload(view(base=model, model=model, shadow=secure))
+    sent = Adaptive().update(view(base=model, model=model, shadow=secure))
     assert length(sent) <= 3.2
     assert length(sent - reference) > 0.5
 
@@ -254,29 +254,29 @@ def test_who_would_be_one_of_a_group_sends_its_honest_gradient() -> None:
     secure, model = open_shadow()
     secure.longest = secure.furthest = 1e6
     seen = view(base=model, model=model, shadow=secure, gradient=secure.history.last_delta(ClientId(8)) * 1.01)
-    harmful = Adaptive().upload(seen)
+    harmful = Adaptive().update(seen)
     assert len(secure.asked) == 5  # every candidate
     secure.alike = True
-    sent = Adaptive().upload(seen)
+    sent = Adaptive().update(seen)
     assert (sent != harmful).any()
     np.testing.assert_allclose(sent, seen.gradient, rtol=1e-5)
 
 
 def test_the_mean_with_copies_is_the_mean() -> None:
     estimates = random_rows(0, 6)
-    upload = random_rows(1, 1)[0].astype(np.float64)
-    stacked = np.concatenate([estimates, np.repeat(upload[None], 3, axis=0)])
+    update = random_rows(1, 1)[0].astype(np.float64)
+    stacked = np.concatenate([estimates, np.repeat(update[None], 3, axis=0)])
     moved = length(stacked.mean(axis=0) - estimates.mean(axis=0, dtype=np.float64))
-    assert MeanEffect(estimates, 3)(upload) == pytest.approx(moved, rel=1e-6)
+    assert MeanEffect(estimates, 3)(update) == pytest.approx(moved, rel=1e-6)
 
 
 def test_against_a_mean_the_feasible_point_furthest_from_it_is_best() -> None:
     secure, model = open_shadow(aggregate="mean")
     seen = view(base=model, model=model, shadow=secure)
-    sent = Adaptive().upload(seen).astype(np.float64)
+    sent = Adaptive().update(seen).astype(np.float64)
     estimates = np.stack([secure.estimate(ClientId(k), model.params) for k in range(5)])
     effect, here = MeanEffect(estimates, 3), region(secure, ClientId(8), model.params, 1e-6)
-    rays = [ray_candidate(effect.before, p, here, 1e3).upload for p in directions(estimates, effect.before)]
+    rays = [ray_candidate(effect.before, p, here, 1e3).update for p in directions(estimates, effect.before)]
     best = max(effect(one) for one in [*rays, here.centre, here.project(-seen.gradient.astype(np.float64))])
     assert effect(sent) >= 0.999 * best * (1 - 1e-5)
     assert isinstance(here, Region)

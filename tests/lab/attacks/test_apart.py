@@ -9,14 +9,14 @@ from secureafl.testing.attack_views import view
 
 
 def test_without_a_share_of_its_own_it_is_pgd() -> None:
-    np.testing.assert_array_equal(Apart(ApartSettings(own_share=0.0)).upload(view()), PGD().upload(view()))
+    np.testing.assert_array_equal(Apart(ApartSettings(own_share=0.0)).update(view()), PGD().update(view()))
 
 
 def test_a_share_of_the_squared_length_is_the_senders_own() -> None:
     seen = view()
-    sent = Apart(ApartSettings(own_share=1.0)).upload(seen)
+    sent = Apart(ApartSettings(own_share=1.0)).update(seen)
     direction = own_direction(seen.client, 131)
-    np.testing.assert_allclose(sent, length(PGD().upload(view())) * direction, rtol=1e-5, atol=1e-9)
+    np.testing.assert_allclose(sent, length(PGD().update(view())) * direction, rtol=1e-5, atol=1e-9)
 
 
 def test_two_colluders_are_less_alike_and_no_longer() -> None:

@@ -54,7 +54,7 @@ def images(rng: np.random.Generator, size: int = 16) -> Batch:
 
 def federate(attack: Attack | None) -> tuple[float, float]:
     """(share of clean test images recognised, share of marked ones taken for the target)"""
-    params, uploads = task().initial(0), dict[ClientId, Vector]()
+    params, updates = task().initial(0), dict[ClientId, Vector]()
     trigger, shadow = Trigger.draw(1, np.random.default_rng(5)), SecureAFL(task().dim)
     for version in range(NUM_ROUNDS):
         rng, model = np.random.default_rng([0, version]), Model(version, params)
@@ -62,7 +62,7 @@ def federate(attack: Attack | None) -> tuple[float, float]:
         batch = images(rng)
         honest_gradient = partial(task().gradient, params, batch.x, batch.y)
         if attack is not None and client in LIARS:
-            sent = attack.upload(
+            sent = attack.update(
                 View(
                     round=version,
                     client=client,
@@ -73,7 +73,7 @@ def federate(attack: Attack | None) -> tuple[float, float]:
                     rng=rng,
                     batch=batch,
                     task=task(),
-                    uploads=uploads,
+                    updates=updates,
                     malicious=frozenset(LIARS),
                     shadow=shadow,
                     trigger=trigger,
@@ -84,7 +84,7 @@ def federate(attack: Attack | None) -> tuple[float, float]:
             )
         else:
             sent = honest_gradient()
-        uploads[client] = sent
+        updates[client] = sent
         params = params - np.float32(SERVER_LR) * sent
         if attack is not None:
             attack.observe(Model(version + 1, params))

@@ -42,5 +42,5 @@ def test_the_contract(name: str, check: Callable[[Trial], None]) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_only_those_that_say_so_are_random(name: str) -> None:
     attack = trial(name, SETTINGS.get(name, {}))
-    first, other = attack.upload(view()), attack.upload(view(rng=np.random.default_rng(77)))
+    first, other = attack.update(view()), attack.update(view(rng=np.random.default_rng(77)))
     assert (first != other).any() == (name in RANDOM)

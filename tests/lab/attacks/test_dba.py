@@ -22,5 +22,5 @@ def test_rank_among_the_malicious_decides_the_part() -> None:
     for rank, client in enumerate(sorted(liars)):
         seen = view(client=client, malicious=liars)
         part = view(client=client, malicious=liars, trigger=seen.trigger.quadrant(rank % 4))
-        expected = Scaling(ScalingSettings(scale=2)).upload(part)
-        np.testing.assert_array_equal(DBA(DBASettings(scale=2)).upload(seen), expected)
+        expected = Scaling(ScalingSettings(scale=2)).update(part)
+        np.testing.assert_array_equal(DBA(DBASettings(scale=2)).update(seen), expected)

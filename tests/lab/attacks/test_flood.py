@@ -14,17 +14,17 @@ from secureafl.testing.attack_views import benign_rows, view
 def test_the_first_gradient_is_reversed_and_repeated_at_the_usual_length() -> None:
     attack, seen = Flood(), view()
     usual = float(np.median([length(row) for row in benign_rows(131).values()]))
-    first = attack.upload(seen)
+    first = attack.update(seen)
     np.testing.assert_allclose(first, -seen.gradient * (usual / length(seen.gradient)), rtol=1e-5)
-    later = view(base=Model(9, seen.base.params + 1), uploads={})
-    np.testing.assert_array_equal(attack.upload(later), first)
-    other = attack.upload(view(client=ClientId(7), base=later.base))
+    later = view(base=Model(9, seen.base.params + 1), updates={})
+    np.testing.assert_array_equal(attack.update(later), first)
+    other = attack.update(view(client=ClientId(7), base=later.base))
     assert (other != first).any()  # each client repeats its own
 
 
 def test_an_honest_opening_is_repeated_as_it_is() -> None:
-    seen = view(uploads={})  # no one else is known: the usual length is its own
-    sent = Flood(FloodSettings(opening="honest", scale=3.0)).upload(seen)
+    seen = view(updates={})  # no one else is known: the usual length is its own
+    sent = Flood(FloodSettings(opening="honest", scale=3.0)).update(seen)
     np.testing.assert_allclose(sent, 3.0 * seen.gradient, rtol=1e-5)
 
 

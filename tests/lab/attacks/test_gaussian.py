@@ -8,7 +8,7 @@ from secureafl.testing.attack_views import view
 @pytest.mark.parametrize("std", [200.0, 0.5])
 def test_moments(std: float) -> None:
     seen, attack = view(), Gaussian(GaussianSettings(std=std))
-    noise = np.concatenate([attack.upload(seen) for _ in range(800)])
+    noise = np.concatenate([attack.update(seen) for _ in range(800)])
     standard = noise.astype(np.float64) / std
     sigmas = 4 / np.sqrt(len(standard))
     assert abs(standard.mean()) < sigmas
@@ -18,8 +18,8 @@ def test_moments(std: float) -> None:
 
 
 def test_noise_comes_from_the_attacks_own_stream() -> None:
-    same = [Gaussian().upload(view(rng=np.random.default_rng(4))) for _ in range(2)]
-    other = Gaussian().upload(view(rng=np.random.default_rng(5)))
+    same = [Gaussian().update(view(rng=np.random.default_rng(4))) for _ in range(2)]
+    other = Gaussian().update(view(rng=np.random.default_rng(5)))
     np.testing.assert_array_equal(same[0], same[1])
     assert (same[0] != other).all()
     assert same[0].dtype == np.float32

@@ -36,13 +36,13 @@ def test_the_least_alike_by_hand() -> None:
 def test_a_colluder_is_honest_until_victims_are_chosen() -> None:
     attack, _ = informed()
     seen = view(round=99)
-    np.testing.assert_array_equal(attack.upload(seen), seen.gradient)
-    assert (attack.upload(view(round=100)) != seen.gradient).any()  # ten arrivals for each of ten clients
+    np.testing.assert_array_equal(attack.update(seen), seen.gradient)
+    assert (attack.update(view(round=100)) != seen.gradient).any()  # ten arrivals for each of ten clients
 
 
 def test_a_loner_is_copied_at_its_own_length_beside_noise() -> None:
     attack, rows = informed(loner=4, noise_share=0.5)
-    sent = [attack.upload(view(round=100, uploads=rows, rng=np.random.default_rng(k))) for k in range(300)]
+    sent = [attack.update(view(round=100, updates=rows, rng=np.random.default_rng(k))) for k in range(300)]
     victim = rows[ClientId(4)]
     lengths = [length(one) for one in sent]
     assert np.mean(lengths) == pytest.approx(length(victim), rel=0.02)
@@ -55,22 +55,22 @@ def test_a_loner_is_copied_at_its_own_length_beside_noise() -> None:
 def test_without_noise_it_is_a_copy_of_the_average() -> None:
     attack, rows = informed(loner=2, noise_share=0.0)
     attack.watch(ClientId(2), 2 * rows[ClientId(2)])
-    np.testing.assert_allclose(attack.upload(view(round=100, uploads=rows)), rows[ClientId(2)], rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(attack.update(view(round=100, updates=rows)), rows[ClientId(2)], rtol=1e-4, atol=1e-5)
 
 
 def test_the_choice_is_made_once_and_saved() -> None:
     attack, rows = informed(loner=4, noise_share=0.0)
-    first = attack.upload(view(round=100, uploads=rows))
+    first = attack.update(view(round=100, updates=rows))
     for client, row in rows_with_a_loner(loner=1).items():  # now someone else is alone
         attack.watch(client, rows[client] if client == 4 else row)
     restored = Imitate(attack.settings)
     restored.load_state_dict(attack.state_dict())
     for one in (attack, restored):
-        np.testing.assert_allclose(one.upload(view(round=200, uploads=rows)), first, rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(one.update(view(round=200, updates=rows)), first, rtol=1e-4, atol=1e-5)
 
 
 def test_several_victims_are_given_out_in_turn() -> None:
     attack, rows = informed(num_victims=2, noise_share=0.0)
-    sent = [attack.upload(view(round=100, uploads=rows, client=ClientId(client))) for client in (7, 8, 9)]
+    sent = [attack.update(view(round=100, updates=rows, client=ClientId(client))) for client in (7, 8, 9)]
     assert (sent[0] != sent[1]).any()
     np.testing.assert_array_equal(sent[0], sent[2])

@@ -16,12 +16,12 @@ def test_flip_is_an_involution() -> None:
     assert flip(flip(labels, 10), 10).tolist() == labels.tolist()
 
 
-def test_upload_is_the_gradient_on_flipped_labels() -> None:
+def test_update_is_the_gradient_on_flipped_labels() -> None:
     seen = view()
     expected = seen.task.gradient(seen.base.params, seen.batch.x, 4 - seen.batch.y)
-    np.testing.assert_array_equal(LabelFlip().upload(seen), expected)
+    np.testing.assert_array_equal(LabelFlip().update(seen), expected)
 
 
 def test_a_regression_has_no_labels_to_flip() -> None:
     with pytest.raises(SettingsError, match=r"label_flip.*regression"):
-        LabelFlip().upload(view(QuadraticTask(num_classes=None)))
+        LabelFlip().update(view(QuadraticTask(num_classes=None)))

@@ -46,8 +46,8 @@ def test_only_the_chosen_are_kept_also_after_a_restart() -> None:
     np.testing.assert_array_equal(seen.state_dict()["rows"], restored.state_dict()["rows"])
 
 
-def test_an_upload_is_not_kept_itself() -> None:
-    seen, upload = LongRun(decay=0.9), vector(1, 0)
-    seen.take(A, upload)
-    upload[:] = 7
+def test_an_update_is_not_kept_itself() -> None:
+    seen, update = LongRun(decay=0.9), vector(1, 0)
+    seen.take(A, update)
+    update[:] = 7
     np.testing.assert_array_equal(seen.state_dict()["rows"], [[1, 0]])

@@ -12,7 +12,7 @@ from secureafl.types import Vector
 
 
 def informed(**settings: object) -> Mimic:
-    """Has seen one upload of every honest client."""
+    """Has seen one update of every honest client."""
     attack = Mimic(MimicSettings(**settings))  # type: ignore[arg-type]
     assert isinstance(attack, Watches)
     for client, row in benign_rows(131).items():
@@ -32,15 +32,15 @@ def test_blending_by_hand() -> None:
 
 
 def test_without_a_copied_share_it_is_pgd() -> None:
-    np.testing.assert_allclose(informed(copied_share=0.0).upload(view()), PGD().upload(view()), rtol=1e-5)
+    np.testing.assert_allclose(informed(copied_share=0.0).update(view()), PGD().update(view()), rtol=1e-5)
 
 
 def test_each_colluder_copies_another_client() -> None:
     attack, rows = informed(copied_share=1.0), benign_rows(131)
     for place, client in enumerate((7, 8, 9)):  # their victims are 0, 1 and 2
-        sent = attack.upload(view(client=ClientId(client)))
+        sent = attack.update(view(client=ClientId(client)))
         assert cosine(sent, rows[ClientId(place)]) == pytest.approx(1.0, abs=1e-5)
-        assert length(sent) == pytest.approx(length(PGD().upload(view(client=ClientId(client)))), rel=1e-5)
+        assert length(sent) == pytest.approx(length(PGD().update(view(client=ClientId(client)))), rel=1e-5)
 
 
 def test_what_is_copied_is_the_average_of_directions() -> None:
@@ -49,12 +49,12 @@ def test_what_is_copied_is_the_average_of_directions() -> None:
     attack.watch(ClientId(1), more)  # client 8's victim
     first = benign_rows(131)[ClientId(1)]
     average = first / length(first) + more / length(more)
-    assert cosine(attack.upload(view()), average) == pytest.approx(1.0, abs=1e-5)
+    assert cosine(attack.update(view()), average) == pytest.approx(1.0, abs=1e-5)
 
 
 def test_the_rest_is_the_goal() -> None:
     attack, seen = informed(goal="reverse", copied_share=0.5), view()
-    sent, victim = attack.upload(seen), benign_rows(131)[ClientId(1)]
+    sent, victim = attack.update(seen), benign_rows(131)[ClientId(1)]
     half = math.sqrt(0.5)
     expected = half * victim / length(victim) - half * seen.gradient / length(seen.gradient)
     assert cosine(sent, expected) == pytest.approx(1.0, abs=1e-5)
@@ -63,4 +63,4 @@ def test_the_rest_is_the_goal() -> None:
 
 def test_who_does_not_know_its_victim_is_honest() -> None:
     seen = view()
-    np.testing.assert_array_equal(Mimic().upload(seen), seen.gradient)
+    np.testing.assert_array_equal(Mimic().update(seen), seen.gradient)

@@ -32,15 +32,15 @@ def see(client: int, model: Model, **changes: Any) -> View:
     )
 
 
-def play(three: ThreeDFed, num_uploads: int, *, believed: float, start: int = 0) -> list[Vector]:
-    """Malicious uploads in turn, each followed by a step of `believed` times what was sent."""
+def play(three: ThreeDFed, num_updates: int, *, believed: float, start: int = 0) -> list[Vector]:
+    """Malicious updates in turn, each followed by a step of `believed` times what was sent."""
     params, sent = np.full(131, 0.1, np.float32), []
-    for version in range(start, start + num_uploads):
+    for version in range(start, start + num_updates):
         model = Model(version, params)
-        sent.append(three.upload(see(6 + version % 4, model)))
+        sent.append(three.update(see(6 + version % 4, model)))
         params = params - np.float32(0.01 * believed) * sent[-1]
         three.observe(Model(version + 1, params))
-        params = np.full(131, 0.1, np.float32)  # every upload starts from the same weights
+        params = np.full(131, 0.1, np.float32)  # every update starts from the same weights
     return sent
 
 
@@ -51,7 +51,7 @@ def feedback(three: ThreeDFed) -> list[float]:
 def test_masks_dealt_in_one_cycle_sum_to_zero() -> None:
     bare, masked = attack(mask_std=1e-30, mask_steps=0), attack()
     model = Model(0, np.full(131, 0.1, np.float32))
-    masks = [masked.upload(see(k, model)) - bare.upload(see(k, model)) for k in (6, 7)]  # one group of two
+    masks = [masked.update(see(k, model)) - bare.update(see(k, model)) for k in (6, 7)]  # one group of two
     outside = np.setdiff1d(np.arange(131), ROWS)
     assert all((mask[outside] == 0).all() for mask in masks)
     assert (masks[0][ROWS[0]] == 0).all()  # the target's row
@@ -69,7 +69,7 @@ def test_unchanged_model_reads_as_zero_and_calls_for_decoys() -> None:
     three = attack()
     play(three, 3, believed=0.0)
     assert feedback(three) == [0, 0, 0]
-    play(three, 2, believed=0.0, start=3)  # the fifth upload finds four answers and tunes
+    play(three, 2, believed=0.0, start=3)  # the fifth update finds four answers and tunes
     assert three.state_dict()["num_decoys"] == 1
     assert three.state_dict()["noise_met"] == 0
 
@@ -89,7 +89,7 @@ def test_decoy_trains_clean_and_drives_one_weight_away() -> None:
     play(three, 5, believed=0.0)
     model = Model(9, np.full(131, 0.1, np.float32))
     seen = see(9, model)
-    sent = three.upload(seen)  # the last malicious client is the decoy now
+    sent = three.update(seen)  # the last malicious client is the decoy now
     odd = np.flatnonzero(sent != seen.gradient)
     assert len(odd) == 2  # the driven weight, and the indicator
     driven = [j for j in odd if j in ROWS]
@@ -100,24 +100,24 @@ def test_decoy_trains_clean_and_drives_one_weight_away() -> None:
 def test_indicator_is_no_larger_than_any_honest_coordinate() -> None:
     three, model = attack(), Model(0, np.full(131, 0.1, np.float32))
     seen = see(6, model)
-    sent = three.upload(seen)
+    sent = three.update(seen)
     _, place, before, value, _, _ = np.asarray(three.state_dict()["pending"])[0].tolist()
     assert sent[int(place)] == np.float32(value)
     assert before == model.params[int(place)]
     assert int(place) not in ROWS
-    largest = max(float(np.abs(row).max()) for row in seen.uploads.values())
+    largest = max(float(np.abs(row).max()) for row in seen.updates.values())
     assert abs(value) == pytest.approx(largest)
 
 
-def test_upload_is_lengthened_to_honest_length_at_most_fivefold() -> None:
+def test_update_is_lengthened_to_honest_length_at_most_fivefold() -> None:
     model = Model(0, np.full(131, 0.1, np.float32))
     quiet = {"mask_std": 1e-30, "mask_steps": 0, "amplify": 1.0001}
-    plain = length(attack(**quiet, max_scale=1).upload(see(6, model)))
+    plain = length(attack(**quiet, max_scale=1).update(see(6, model)))
     for factor, expected in ((0.5, 1.0), (3.0, 3.0), (40.0, 5.0)):
         row = np.full(131, factor * plain / np.sqrt(131), np.float32)
-        seen = see(6, model, uploads={ClientId(0): row})
+        seen = see(6, model, updates={ClientId(0): row})
         assert benign_norm(seen) == pytest.approx(factor * plain, rel=1e-5)
-        assert length(attack(**quiet).upload(seen)) == pytest.approx(expected * plain, rel=1e-2)
+        assert length(attack(**quiet).update(seen)) == pytest.approx(expected * plain, rel=1e-2)
 
 
 def test_restored_attack_goes_on_bit_for_bit() -> None:
@@ -135,4 +135,4 @@ def test_restored_attack_goes_on_bit_for_bit() -> None:
 
 def test_too_many_rows_are_refused() -> None:
     with pytest.raises(SettingsError, match="num_rows = 5; there are 4"):
-        attack(num_rows=5).upload(view())
+        attack(num_rows=5).update(view())

@@ -80,7 +80,7 @@ def test_noise_is_what_neither_verdict_explains() -> None:
     assert maths.is_noise(np.array([0.5, -0.1]), 1e-5, 1e-3)
 
 
-def test_a_group_is_accepted_by_the_share_of_its_uploads() -> None:
+def test_a_group_is_accepted_by_the_share_of_its_updates() -> None:
     groups, results = np.array([0, 0, 1, 1, 1, 1, 1]), np.array([A, C, A, A, A, A, R])
     assert maths.accepted_groups(groups, results, 3, 0.8).tolist() == [False, True, False]  # the third sent nothing
 

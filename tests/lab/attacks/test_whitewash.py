@@ -18,13 +18,13 @@ ACCEPTED, REJECTED = Verdict(True, Reason.ACCEPTED, None, {}), Verdict(False, Re
 def test_without_a_random_share_it_is_the_reversed_gradient() -> None:
     seen = view()
     np.testing.assert_array_equal(
-        Whitewash(WhitewashSettings(random_share=0.0, scale=2.0)).upload(seen), -2 * seen.gradient
+        Whitewash(WhitewashSettings(random_share=0.0, scale=2.0)).update(seen), -2 * seen.gradient
     )
 
 
-def test_all_of_a_random_upload_is_as_long_as_the_gradient() -> None:
+def test_all_of_a_random_update_is_as_long_as_the_gradient() -> None:
     seen = view()
-    sent = Whitewash(WhitewashSettings(random_share=1.0)).upload(seen)
+    sent = Whitewash(WhitewashSettings(random_share=1.0)).update(seen)
     assert length(sent) == pytest.approx(length(seen.gradient), rel=1e-5)
     assert abs(sent @ seen.gradient) < 0.5 * length(seen.gradient) ** 2
 
@@ -37,7 +37,7 @@ def test_when_a_name_is_left() -> None:
 
 
 @pytest.mark.parametrize("protocol", ["paper", "virtual-time"])
-def test_every_upload_is_someone_elses_and_the_record_can_be_repeated(
+def test_every_update_is_someone_elses_and_the_record_can_be_repeated(
     protocol: str, tiny_source: Path, tmp_path: Path
 ) -> None:
     cell = tiny_cell(tiny_source, attack="whitewash", protocol=protocol)

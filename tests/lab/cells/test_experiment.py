@@ -12,7 +12,8 @@ from secureafl.errors import SettingsError
 from secureafl.lab.attacks import ATTACKS
 from secureafl.lab.cells import results
 from secureafl.lab.cells.build import build
-from secureafl.lab.cells.experiment import CellStatus, RunSettings, read_result, run_cell
+from secureafl.lab.cells.earlier_names import read_result
+from secureafl.lab.cells.experiment import CellStatus, RunSettings, run_cell
 from secureafl.lab.simulation.task import Task
 from secureafl.server.record.run import repeat
 from secureafl.server.review.audit import client_records

@@ -12,7 +12,8 @@ from secureafl.errors import SettingsError
 from secureafl.files import save_json
 from secureafl.lab.api.cell_results import open_cell
 from secureafl.lab.cells.cell import CellSettings
-from secureafl.lab.cells.experiment import RESULT, RunSettings, run_cell
+from secureafl.lab.cells.earlier_names import RESULT
+from secureafl.lab.cells.experiment import RunSettings, run_cell
 from secureafl.lab.reports.plots import Cell
 from secureafl.lab.reports.sweep_plots import draw_lines
 from secureafl.lab.reports.tables import (
@@ -156,7 +157,7 @@ def test_a_cell_of_an_older_version_is_listed_with_what_was_typed() -> None:
     assert command_of(result) == command
 
 
-def test_only_one_rows_uploads_are_drawn_under_its_name() -> None:
+def test_only_one_rows_updates_are_drawn_under_its_name() -> None:
     recipe = RECIPES["main-fashion-mnist"]
     ours = [cell for cell in recipe.cells() if cell.defense == "secureafl"]
     cells = [

@@ -41,13 +41,13 @@ class Recorder(Stateless):
     def __init__(self) -> None:
         self.views: list[View] = []
 
-    def upload(self, view: View) -> Vector:
+    def update(self, view: View) -> Vector:
         self.views.append(view)
         return np.full(DIM, np.nan, np.float32)
 
 
 class Renaming(Recorder):
-    """Takes a new name after each upload, and keeps what honest clients sent."""
+    """Takes a new name after each update, and keeps what honest clients sent."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -57,8 +57,8 @@ class Renaming(Recorder):
         assert verdict.reason == "not-finite"  # what the client was told
         return True
 
-    def watch(self, client: ClientId, upload: Vector) -> None:
-        self.watched.append((client, upload.copy()))
+    def watch(self, client: ClientId, update: Vector) -> None:
+        self.watched.append((client, update.copy()))
 
 
 def simulation(defense: str = "asyncsgd", attack: Recorder | None = None, needs_shadow: bool = False) -> Simulation:
@@ -112,7 +112,7 @@ def test_a_malicious_client_sees_everything_and_what_it_sends_counts() -> None:
     assert {int(value) for value in view.draw_batch().y} == {int(view.client)}
     assert view.benign_gradients is not None
     assert set(view.benign_gradients()) == {0, 2}
-    assert set(view.uploads) == {0, 1, 2, 3}
+    assert set(view.updates) == {0, 1, 2, 3}
 
 
 def test_a_client_that_leaves_its_name_is_a_new_one_with_its_old_data() -> None:
@@ -126,20 +126,20 @@ def test_a_client_that_leaves_its_name_is_a_new_one_with_its_old_data() -> None:
     assert len(run.machine.roster) == NUM_CLIENTS + len(names)
     assert names[-1] in attack.views[-1].malicious
     assert attack.views[-1].malicious & {0, 2} == set()
-    assert set(attack.views[-1].uploads) <= {0, 2}  # what left names sent is not kept
+    assert set(attack.views[-1].updates) <= {0, 2}  # what left names sent is not kept
     assert run.trace.arrivals_sha256() == plain.trace.arrivals_sha256()  # the same clients and samples
     assert {int(value) for view in attack.views for value in view.draw_batch().y} == {1, 3}
 
 
-def test_who_watches_sees_each_honest_upload() -> None:
+def test_who_watches_sees_each_honest_update() -> None:
     attack = Renaming()
     run = simulation(attack=attack)
     for _ in range(40):
         run.step()
     clients = run.trace.columns()["client"].tolist()
     assert [client for client, _ in attack.watched] == [client for client in clients if client in {0, 2}]
-    client, upload = attack.watched[0]
-    np.testing.assert_allclose(upload, np.full(DIM, -float(client)), atol=1e-6)  # w - k at w = 0
+    client, update = attack.watched[0]
+    np.testing.assert_allclose(update, np.full(DIM, -float(client)), atol=1e-6)  # w - k at w = 0
 
 
 def test_names_are_saved() -> None:

@@ -115,6 +115,14 @@ def test_rows_are_forgotten_by_age(place: Place) -> None:
     verify(place)
 
 
+def test_a_run_is_resumed_whose_setting_had_another_name(tmp_path: Path) -> None:
+    named = {**FACTS, "defense": "secureafl"}
+    Run(machine(), settings(tmp_path), facts={**named, "defense_settings": {"silence_after": 3}}).close()
+    with pytest.raises(StoreError, match=r"was started with defense_settings\.exclude_after = 3, not 4"):
+        Run.resume(machine(), settings(tmp_path), facts={**named, "defense_settings": {"exclude_after": 4}})
+    Run.resume(machine(), settings(tmp_path), facts={**named, "defense_settings": {"exclude_after": 3}}).close()
+
+
 def test_what_differs_is_named_by_its_own_name(tmp_path: Path) -> None:
     facts = {**FACTS, "defense_settings": {"lead": 0.3, "bucket": 2}, "seed": 11}
     Run(machine(), settings(tmp_path), facts=facts).close()

@@ -86,6 +86,17 @@ def test_two_runs_verdict_by_verdict(tmp_path: Path) -> None:
     assert ask(app, "/api/versus?a=with&b=nobody").status == 400
 
 
+def test_clients_of_both_runs_stand_by_the_operators_names(tmp_path: Path) -> None:
+    for name, given in (("one", 'a = "north"'), ("two", 'b = "south"\na = "another"')):
+        write_arrivals(tmp_path / name, 30, clients=("a", "b", "c"))
+        (tmp_path / name / "names.toml").write_text(given)
+    answer = ask(app_of(tmp_path), "/api/versus?a=one&b=two").json()
+    labels = {row["client"]: (row["label"], row.get("id")) for row in answer["clients"]}
+    assert labels == {"a": ("north", "a"), "b": ("south", "b"), "c": ("c", None)}, "the left run's name comes first"
+    [pair] = {(row["a"]["label"], row["b"]["label"]) for row in answer["verdicts"]["rows"] if row["a"]["client"] == "a"}
+    assert pair == ("north", "another")
+
+
 def test_updates_without_a_counterpart_are_counted(tmp_path: Path) -> None:
     write_arrivals(tmp_path / "long", 30, clients=("a", "b"))
     write_arrivals(tmp_path / "short", 10, clients=("b", "c"))

@@ -8,7 +8,7 @@ their data do. So a client is called opposing only if its average lies far below
     spread     =   median distance of those above the median from it
 
 One who opposed comes back once it agrees as much as most do: at the median. Where it fell is not enough. Colluders who
-lie against the mean agree a little more as the model gets better and the mean fades, though never as much as others.
+push against the mean agree a little more as the model gets better and the mean fades, though never as much as others.
 """
 
 from __future__ import annotations

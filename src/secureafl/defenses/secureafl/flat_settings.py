@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
@@ -30,7 +30,7 @@ _OF_VOTES = (
     "opposition",
     "alike",
     "agreement_decay",
-    "silence_after",
+    "exclude_after",
     "lead",
     "aggregate",
     "bucket",
@@ -71,6 +71,8 @@ class SecureAFLSettings(Settings):
     is ours.
     """
 
+    earlier_names: ClassVar[Mapping[str, str]] = {"silence_after": "exclude_after"}
+
     percentile: float = Field(0.5, gt=0.0, le=1.0)
     """Share of past Lipschitz factors that `tolerance` is measured from: the paper's alpha. The filter holds as long as
     fewer than 1 - percentile of all updates are extreme. [P: 0.8]"""
@@ -102,7 +104,7 @@ class SecureAFLSettings(Settings):
     out, drawn by lot at every step. None for no such limit. [P: None]"""
     agreement_decay: float = Field(0.9, ge=0.0, lt=1.0)
     """Weight left of a client's average after its next update, where `opposition` and `alike` look at averages. [A]"""
-    silence_after: int | None = Field(3, ge=1)
+    exclude_after: int | None = Field(3, ge=1)
     """Rejections in a row after which a client is excluded until it is accepted again. [P: None]"""
     lead: float = Field(0.3, ge=0.0, le=1.0)
     """Share of an accepted update's change, g - g_ref, that moves the model at once, beside its one vote in n. While
@@ -239,7 +241,7 @@ PAPER: Mapping[str, Any] = {
     "max_change": None,
     "opposition": None,
     "alike": None,
-    "silence_after": None,
+    "exclude_after": None,
     "lead": 0.0,
     "correction": "raw",
     "aggregate": "median",
@@ -278,8 +280,8 @@ def build_stages(
         consensus = AgainstConsensus(settings.opposition, settings.agreement_decay)
         judges.append(consensus)
         votes.append(consensus)
-    if settings.silence_after is not None:
-        votes.append(RejectedInARow(settings.silence_after))
+    if settings.exclude_after is not None:
+        votes.append(RejectedInARow(settings.exclude_after))
     if settings.alike is not None:
         votes.append(GroupsByLot(dim, settings.alike, settings.agreement_decay, seed))
     length, change = _limits(settings, per_client=False)
@@ -306,8 +308,8 @@ def _over_sender(dim: int, settings: SecureAFLSettings, seed: int, store: RowSto
         consensus = PullsBack(directions, share=settings.against_consensus, decay=settings.agreement_decay)
         judges.append(consensus)
         votes.append(consensus)
-    if settings.silence_after is not None:
-        votes.append(RejectedInARow(settings.silence_after))
+    if settings.exclude_after is not None:
+        votes.append(RejectedInARow(settings.exclude_after))
     if settings.alike is not None:
         votes.append(Groups(directions, settings.alike, seed, settings.vouched))
     if settings.weights:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -15,7 +14,7 @@ from matplotlib.figure import Figure
 from rich.table import Table
 
 from secureafl.errors import SettingsError
-from secureafl.lab.cells.experiment import RESULT
+from secureafl.lab.cells.earlier_names import RESULT, read_result
 from secureafl.lab.reports.plots import Cell, draw_cell, read_cell, save, title
 from secureafl.lab.reports.sweep_plots import draw_overlay
 from secureafl.lab.reports.write import cell_table, draw_all, html_table, sweep_table, write_report
@@ -44,7 +43,7 @@ class CellResult:
         """Its folder: `result.json`, `curves.parquet`, `arrivals.parquet`."""
         if not (self.directory / RESULT).exists():
             raise SettingsError(f"{self.directory} holds no finished experiment: it has no {RESULT}")
-        self.summary: Mapping[str, Any] = json.loads((self.directory / RESULT).read_text())
+        self.summary: Mapping[str, Any] = read_result(self.directory)
         """All of `result.json`: settings, metrics, detection, fairness, digests, timing, provenance."""
 
     @property

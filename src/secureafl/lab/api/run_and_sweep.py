@@ -13,7 +13,8 @@ from secureafl.errors import SecureAFLError, SettingsError
 from secureafl.lab.api.cell_results import OUT, CellResult, Results, open_cell
 from secureafl.lab.attacks import ATTACKS
 from secureafl.lab.cells.cell import CellSettings
-from secureafl.lab.cells.experiment import RESULT, RunSettings
+from secureafl.lab.cells.earlier_names import RESULT
+from secureafl.lab.cells.experiment import RunSettings
 from secureafl.lab.simulation.task import check_device
 from secureafl.lab.sweeps.recipes import RECIPES, Recipe, changed, row_of
 from secureafl.lab.sweeps.sweep import CELLS, forget_unseen, run_sweep

@@ -86,7 +86,7 @@ def attack_entry(name: str, found: object) -> AttackEntry:
         return found
     if isinstance(found, Attack) and not inspect.isclass(found):
         return AttackEntry(lambda: copy.deepcopy(found))
-    made = require_class(name, found, "attack", ("upload", "observe", "state_dict", "load_state_dict"))
+    made = require_class(name, found, "attack", ("update", "observe", "state_dict", "load_state_dict"))
     return AttackEntry(made, read_constructor(name, made)[0])
 
 

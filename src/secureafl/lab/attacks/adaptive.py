@@ -1,4 +1,4 @@
-"""Adaptive: know SecureAFL exactly and send the worst upload that it will accept.
+"""Adaptive: know SecureAFL exactly and send the worst update that it will accept.
 
 The SecureAFL paper says of it one sentence, after V. Shejwalkar and A. Houmansadr (NDSS 2021): maximise the deviation
 from the aggregate before the attack. All else here is ours. With a = the sender's reference, q = the filter's threshold
@@ -10,7 +10,7 @@ now and w_i the reference's base model:
     c          median of the honest clients' estimates, or their mean where the defense takes the mean
     J(m)       | median(honest estimates and f copies of m) - c |, or with the mean in both places
 
-Copies, because an accepted upload stays in the sender's slot, and f such slots fill up. Candidates are the furthest
+Copies, because an accepted update stays in the sender's slot, and f such slots fill up. Candidates are the furthest
 feasible points of the rays c + gamma p, p in { -sign c, -c/|c|, -std of the estimates }; where a ray misses the region,
 the point of the region nearest to far along it; the reference itself, which always passes; and the reversed gradient,
 brought into the region. Those that would cost the sender its vote are left out: as one against the consensus, or, where
@@ -74,7 +74,7 @@ class CountsGroups(Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ball:
-    """Uploads within `radius` of `centre` (d,) will pass; `judged` if it is the filter that says so."""
+    """Updates within `radius` of `centre` (d,) will pass; `judged` if it is the filter that says so."""
 
     centre: Float
     radius: float
@@ -99,7 +99,7 @@ class Ball:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Region:
-    """Uploads that will pass and count in full: a ball around the reference, and one around zero."""
+    """Updates that will pass and count in full: a ball around the reference, and one around zero."""
 
     near: Ball
     short: Ball
@@ -130,13 +130,13 @@ class Region:
 
 
 class Effect(Protocol):
-    """J: how far f copies of an upload move what the honest estimates give, c."""
+    """J: how far f copies of an update move what the honest estimates give, c."""
 
     @property
     def before(self) -> Float:
         """c."""
 
-    def __call__(self, upload: Float) -> float: ...
+    def __call__(self, update: Float) -> float: ...
 
 
 class MeanEffect:
@@ -146,12 +146,12 @@ class MeanEffect:
         self.before: Float = estimates.mean(axis=0, dtype=np.float64)
         self._share = num_copies / (len(estimates) + num_copies)
 
-    def __call__(self, upload: Float) -> float:
-        return self._share * length(upload - self.before)
+    def __call__(self, update: Float) -> float:
+        return self._share * length(update - self.before)
 
 
 class MedianEffect:
-    """J: how far f copies of an upload move the median of the honest estimates, c."""
+    """J: how far f copies of an update move the median of the honest estimates, c."""
 
     def __init__(self, estimates: Vector, num_copies: int) -> None:
         ordered = np.sort(estimates, axis=0)
@@ -160,13 +160,13 @@ class MedianEffect:
         total = n + num_copies
         self._bounds = [_bounds(ordered, place, num_copies) for place in ((total - 1) // 2, total // 2)]
 
-    def median(self, upload: Float) -> Float:
+    def median(self, update: Float) -> Float:
         """The median of the estimates and the copies."""
-        lower, upper = (np.clip(upload, low, high) for low, high in self._bounds)
+        lower, upper = (np.clip(update, low, high) for low, high in self._bounds)
         return np.asarray(0.5 * (lower + upper))
 
-    def __call__(self, upload: Float) -> float:
-        return length(self.median(upload) - self.before)
+    def __call__(self, update: Float) -> float:
+        return length(self.median(update) - self.before)
 
 
 def _bounds(ordered: Vector, place: int, num_copies: int) -> tuple[Float, Float]:
@@ -187,9 +187,9 @@ def directions(estimates: Vector, middle: Float) -> list[Float]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Candidate:
-    """An upload that will pass; on a ray, also its direction p and the gammas that are feasible there."""
+    """An update that will pass; on a ray, also its direction p and the gammas that are feasible there."""
 
-    upload: Float
+    update: Float
     p: Float | None = None
     interval: tuple[float, float] = (0.0, 0.0)
 
@@ -205,8 +205,8 @@ def ray_candidate(origin: Float, p: Float, ball: Ball | Region, reach: float) ->
 def shortened(effect: Effect, best: Candidate, keep: float, num_bisections: int) -> Float:
     """The point nearest to the median on the candidate's ray that keeps that share of its effect."""
     if best.p is None:
-        return best.upload
-    enough, (low, high) = keep * effect(best.upload), best.interval
+        return best.update
+    enough, (low, high) = keep * effect(best.update), best.interval
     if effect(effect.before + low * best.p) >= enough:
         return np.asarray(effect.before + low * best.p)
     for _ in range(num_bisections):  # J does not fall along a ray
@@ -235,7 +235,7 @@ def region(shadow: SecureAFL, client: ClientId, base: Vector, margin: float) -> 
 
 
 def effect_of(shadow: SecureAFL, estimates: Vector, num_copies: int) -> Effect:
-    """What copies of an upload do to the step that this defense makes of all votes."""
+    """What copies of an update do to the step that this defense makes of all votes."""
     if shadow.settings.aggregate in MEDIAN_LIKE:
         return MedianEffect(estimates, num_copies)
     return MeanEffect(estimates, num_copies)
@@ -248,12 +248,12 @@ class Adaptive(Stateless):
         self.settings = settings
 
     @may_diverge
-    def upload(self, view: View) -> Vector:
+    def update(self, view: View) -> Vector:
         ball = region(view.shadow, view.client, view.base.params, self.settings.margin)
         reverse = Candidate(ball.project(-view.gradient.astype(np.float64)))
         honest = np.array([client not in view.malicious for client in view.shadow.history.clients], np.bool_)
         if not honest.any():
-            return self._rounded(view, ball, reverse.upload)
+            return self._rounded(view, ball, reverse.update)
         estimates = view.shadow.estimates(view.model.params)[honest]
         effect = effect_of(view.shadow, estimates, len(view.malicious))
         reach = self.settings.reach * max(length(row) for row in estimates)
@@ -261,12 +261,12 @@ class Adaptive(Stateless):
         candidates = [*rays, Candidate(ball.centre), reverse]
         accepted = [candidate for candidate in candidates if not _loses_vote(view, candidate)]
         harmless = Candidate(ball.project(view.gradient.astype(np.float64)))
-        best = max(accepted or [harmless], key=lambda candidate: effect(candidate.upload))
+        best = max(accepted or [harmless], key=lambda candidate: effect(candidate.update))
         return self._rounded(view, ball, shortened(effect, best, self.settings.keep, self.settings.num_bisections))
 
-    def _rounded(self, view: View, ball: Ball | Region, upload: Float) -> Vector:
-        """The upload in float32, drawn towards the ball's centre until the server's own arithmetic lets it pass."""
-        offset, share = upload - ball.centre, max(self.settings.margin, 1e-7)
+    def _rounded(self, view: View, ball: Ball | Region, update: Float) -> Vector:
+        """The update in float32, drawn towards the ball's centre until the server's own arithmetic lets it pass."""
+        offset, share = update - ball.centre, max(self.settings.margin, 1e-7)
         while share < 1.0:
             sent = np.asarray(ball.centre + offset, np.float32)
             if not ball.judged or _passes(view, sent):
@@ -277,7 +277,7 @@ class Adaptive(Stateless):
 
 def _loses_vote(view: View, candidate: Candidate) -> bool:
     """Whether sending this would cost the client its vote."""
-    shadow, sent = view.shadow, candidate.upload.astype(np.float32)
+    shadow, sent = view.shadow, candidate.update.astype(np.float32)
     if shadow.would_oppose(view.client, sent, view.base.params):
         return True
     return isinstance(shadow, CountsGroups) and shadow.would_be_alike(view.client, sent)

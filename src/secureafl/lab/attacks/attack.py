@@ -1,6 +1,6 @@
 """What every attack is, and what it is shown: everything.
 
-The attacker is the strongest the literature knows: it sees every client's last upload, the server's models and the
+The attacker is the strongest the literature knows: it sees every client's last update, the server's models and the
 defense's state. Its own randomness comes from `View.rng` alone, so that runs stay paired and repeatable.
 
 Shapes: d = model parameters, B = images in a mini-batch, C, H, W = channels, height, width.
@@ -23,7 +23,7 @@ from secureafl.layout import Layout
 from secureafl.types import Array, ClientId, Model, StateDict, Vector, Verdict
 
 Float: TypeAlias = npt.NDArray[np.float64]
-"""An array of wide floats, for the maths between two uploads."""
+"""An array of wide floats, for the maths between two updates."""
 
 
 class Batch(NamedTuple):
@@ -59,17 +59,17 @@ class TriggerView(Protocol):
 
 
 may_diverge = np.errstate(over="ignore", invalid="ignore")
-"""Decorates what computes an upload: a diverged run goes on without warnings; the server refuses what it gets."""
+"""Decorates what computes an update: a diverged run goes on without warnings; the server refuses what it gets."""
 
 
 @dataclass(frozen=True, eq=False)
 class View:
-    """What a malicious client knows when its turn to upload comes."""
+    """What a malicious client knows when its turn to send comes."""
 
     round: int
     """Arrivals so far."""
     client: ClientId
-    """Who uploads."""
+    """Who sends."""
     base: Model
     """The model it was given, perhaps a stale one."""
     model: Model
@@ -84,12 +84,12 @@ class View:
     """This arrival's mini-batch."""
     task: TaskView
     """Loss and gradients."""
-    uploads: Mapping[ClientId, Vector]
-    """The last upload of every client heard of, malicious ones included."""
+    updates: Mapping[ClientId, Vector]
+    """The last update of every client heard of, malicious ones included."""
     malicious: frozenset[ClientId]
     """Who else is in it, under all their names; `client` is one of them."""
     shadow: SecureAFL
-    """SecureAFL itself, or a copy fed with all uploads when another defense runs. Read only."""
+    """SecureAFL itself, or a copy fed with all updates when another defense runs. Read only."""
     trigger: TriggerView
     """The backdoor's mark."""
     target_label: int
@@ -111,7 +111,7 @@ class View:
 class Attack(Protocol):
     """What a malicious client sends instead of its gradient. One object serves all malicious clients of a run."""
 
-    def upload(self, view: View) -> Vector:
+    def update(self, view: View) -> Vector:
         """(d,) float32, in the place of a gradient."""
 
     def observe(self, model: Model) -> None:
@@ -143,9 +143,9 @@ class ChangesNames(Protocol):
 
 @runtime_checkable
 class Watches(Protocol):
-    """An attack that learns from all that honest clients send, and not only from their last uploads."""
+    """An attack that learns from all that honest clients send, and not only from their last updates."""
 
-    def watch(self, client: ClientId, upload: Vector) -> None:
+    def watch(self, client: ClientId, update: Vector) -> None:
         """See what an honest client sent; called for each such arrival. The vector belongs to others: copy it."""
 
 
@@ -167,16 +167,16 @@ def rank(view: View) -> int:
     return sorted(view.malicious).index(view.client)
 
 
-def benign_uploads(view: View) -> Vector:
-    """(n, d): each honest client's last upload, in the order of their numbers; any with NaN or inf is left out."""
-    rows = [row for client, row in sorted(view.uploads.items()) if client not in view.malicious]
+def benign_updates(view: View) -> Vector:
+    """(n, d): each honest client's last update, in the order of their numbers; any with NaN or inf is left out."""
+    rows = [row for client, row in sorted(view.updates.items()) if client not in view.malicious]
     finite = [row for row in rows if np.isfinite(row).all()]
     return np.stack(finite) if finite else np.empty((0, len(view.base.params)), np.float32)
 
 
 def benign_norm(view: View) -> float:
-    """Median length of the honest clients' last uploads; of the sender's own gradient while there is none."""
-    rows = benign_uploads(view)
+    """Median length of the honest clients' last updates; of the sender's own gradient while there is none."""
+    rows = benign_updates(view)
     if len(rows) == 0:
         rows = view.gradient[None]
     return float(np.median([length(row) for row in rows]))

@@ -25,7 +25,7 @@ class DBASettings(BackdoorSettings):
     """DBA's settings."""
 
     scale: float | None = Field(None, gt=0.0)
-    """Factor gamma on the upload; None for the number of clients. [A]"""
+    """Factor gamma on the update; None for the number of clients. [A]"""
 
 
 class DBA(Stateless):
@@ -35,7 +35,7 @@ class DBA(Stateless):
         self.settings = settings
 
     @may_diverge
-    def upload(self, view: View) -> Vector:
+    def update(self, view: View) -> Vector:
         require_classes(view.task, "dba")
         part = view.trigger.quadrant(rank(view) % NUM_PARTS)
         sent = train(view, self.settings, poisoned_gradient(view, self.settings.poison_fraction, part))

@@ -50,7 +50,7 @@ class Flood:
         return self.settings.job_duration
 
     @may_diverge
-    def upload(self, view: View) -> Vector:
+    def update(self, view: View) -> Vector:
         if view.client not in self._repeated:
             sign = -1.0 if self.settings.opening == "flipped" else 1.0
             size, usual = length(view.gradient), benign_norm(view)

@@ -5,7 +5,7 @@ Descent", NeurIPS 2017.
 
     m ~ N(0, std^2 I)
 
-With the published std = 200 and a server rate of 0.01, one accepted upload moves every weight by about 2.
+With the published std = 200 and a server rate of 0.01, one accepted update moves every weight by about 2.
 """
 
 from __future__ import annotations
@@ -31,6 +31,6 @@ class Gaussian(Stateless):
     def __init__(self, settings: GaussianSettings = GaussianSettings()) -> None:
         self.settings = settings
 
-    def upload(self, view: View) -> Vector:
+    def update(self, view: View) -> Vector:
         noise = view.rng.standard_normal(len(view.base.params), dtype=np.float32)
         return np.asarray(noise * np.float32(self.settings.std))

@@ -1,6 +1,6 @@
 """Hold: say something bad once and never change one's mind.
 
-Written for this laboratory against filters that judge by change: an upload equal to the sender's reference has a
+Written for this laboratory against filters that judge by change: an update equal to the sender's reference has a
 Lipschitz factor of zero and passes whatever the threshold is.
 
     first contact:  m = -g, or the honest g
@@ -33,7 +33,7 @@ class Hold(Stateless):
     def __init__(self, settings: HoldSettings = HoldSettings()) -> None:
         self.settings = settings
 
-    def upload(self, view: View) -> Vector:
+    def update(self, view: View) -> Vector:
         if view.client in view.shadow.history:
             return view.shadow.history.last_delta(view.client).copy()
         return np.negative(view.gradient) if self.settings.opening == "flipped" else view.gradient.copy()

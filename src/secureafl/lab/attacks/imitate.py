@@ -7,7 +7,7 @@ lost. Ours:
 
     m = |u_v| (sqrt(1 - s) a_v + sqrt(s) r)
 
-    a_v: the running average of the victim's directions, of length 1; |u_v|: the length of its last upload;
+    a_v: the running average of the victim's directions, of length 1; |u_v|: the length of its last update;
     r: drawn anew each time, of length 1
 
 The noise fades over time, as the victim's own does, and what the colluders keep asking for is what the victim does.
@@ -37,11 +37,11 @@ class ImitateSettings(Settings):
     num_victims: int = Field(1, ge=1)
     """How many honest clients are imitated. [A]"""
     noise_share: float = Field(0.5, ge=0.0, le=1.0)
-    """Share s of an upload's squared length that is noise. [A]"""
+    """Share s of an update's squared length that is noise. [A]"""
     choose_after: float = Field(10.0, ge=0.0)
     """Arrivals per client until victims are chosen. [A]"""
     decay: float = Field(0.95, ge=0.0, lt=1.0)
-    """Weight left of a client's average after its next upload. [A]"""
+    """Weight left of a client's average after its next update. [A]"""
 
 
 class Imitate:
@@ -52,11 +52,11 @@ class Imitate:
         self._long_run = LongRun(settings.decay)
         self._victims: list[ClientId] = []
 
-    def watch(self, client: ClientId, upload: Vector) -> None:
-        self._long_run.take(client, upload)
+    def watch(self, client: ClientId, update: Vector) -> None:
+        self._long_run.take(client, update)
 
     @may_diverge
-    def upload(self, view: View) -> Vector:
+    def update(self, view: View) -> Vector:
         if not self._victims and view.round >= self.settings.choose_after * view.num_clients:
             self._victims = least_alike(self._long_run, self.settings.num_victims)
             if self._victims:
@@ -69,7 +69,7 @@ class Imitate:
             return view.gradient.copy()
         drawn = view.rng.standard_normal(len(direction), np.float32)
         noise = math.sqrt(share) / length(drawn) * drawn
-        size = length(view.uploads[victim])
+        size = length(view.updates[victim])
         return np.asarray(size * (math.sqrt(1.0 - share) * direction + noise), np.float32)
 
     def observe(self, model: Model) -> None:

@@ -34,7 +34,7 @@ class LabelFlip(Stateless):
     def __init__(self, settings: LabelFlipSettings = LabelFlipSettings()) -> None:
         self.settings = settings
 
-    def upload(self, view: View) -> Vector:
+    def update(self, view: View) -> Vector:
         x, y = view.batch
         num_classes = require_classes(view.task, "label_flip")
         return view.task.gradient(view.base.params, x, flip(y, num_classes))

@@ -1,9 +1,9 @@
-"""What honest clients keep asking for: the running average of each one's uploads, all scaled to length 1.
+"""What honest clients keep asking for: the running average of each one's updates, all scaled to length 1.
 
 Noise of single mini-batches fades from it, and what is left is the client's own. It is what defenses compare that look
 for colluders (`secureafl.defenses.secureafl.collusion`), so it is what an attacker copies to be taken for someone else.
 
-    a <- a + max(1 / k, 1 - decay) (u / |u| - a)        at the k-th upload u
+    a <- a + max(1 / k, 1 - decay) (u / |u| - a)        at the k-th update u
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ class LongRun:
         """Who is remembered, by number."""
         return sorted(self._averages)
 
-    def take(self, client: ClientId, upload: Vector) -> None:
-        """Count one upload; one without a direction counts as nothing."""
+    def take(self, client: ClientId, update: Vector) -> None:
+        """Count one update; one without a direction counts as nothing."""
         if self._kept is not None and client not in self._kept:
             return
-        size = length(upload)
+        size = length(update)
         if not np.isfinite(size) or size == 0.0:
             return
-        direction = np.asarray(upload / size, np.float32)
+        direction = np.asarray(update / size, np.float32)
         count = self._counts.get(client, 0) + 1
         before = self._averages.get(client)
         weight = np.float32(max(1.0 / count, 1.0 - self._decay))
@@ -52,7 +52,7 @@ class LongRun:
             self._counts = {client: self._counts[client] for client in self._averages}
 
     def direction(self, client: ClientId) -> Vector | None:
-        """(d,) of length 1; None of a client that was not heard, or whose uploads cancel out."""
+        """(d,) of length 1; None of a client that was not heard, or whose updates cancel out."""
         average = self._averages.get(client)
         size = 0.0 if average is None else length(average)
         return None if average is None or size == 0.0 else np.asarray(average / size, np.float32)

@@ -7,7 +7,7 @@ colluder copies another client, and what it copies is that client's long-run dir
 
     m_i = |m| u / |u|,   u = sqrt(1 - s) m / |m| + sqrt(s) a_v(i)
 
-    m: PGD's upload, or the reversed gradient; a_v(i): the running average of its victim's directions, of length 1
+    m: PGD's update, or the reversed gradient; a_v(i): the running average of its victim's directions, of length 1
 
 It is `apart` against defenses that compare clients with third ones. A private direction of one's own is like nobody's,
 and shows by that; an honest client's direction is as like the others' as an honest client is. Victims are the first
@@ -34,11 +34,11 @@ class MimicSettings(PGDSettings):
     """PGD's settings, and three more."""
 
     goal: Literal["backdoor", "reverse"] = "backdoor"
-    """What the rest of an upload is for: PGD's backdoor, or the reversed gradient. [A]"""
+    """What the rest of an update is for: PGD's backdoor, or the reversed gradient. [A]"""
     copied_share: float = Field(0.5, ge=0.0, le=1.0)
-    """Share s of an upload's squared length that copies another client, before both parts are added. [A]"""
+    """Share s of an update's squared length that copies another client, before both parts are added. [A]"""
     decay: float = Field(0.95, ge=0.0, lt=1.0)
-    """Weight left of a victim's average after its next upload. [A]"""
+    """Weight left of a victim's average after its next update. [A]"""
 
 
 class Mimic(PGD):
@@ -50,18 +50,18 @@ class Mimic(PGD):
         super().__init__(settings)
         self._long_run = LongRun(settings.decay)
 
-    def watch(self, client: ClientId, upload: Vector) -> None:
-        self._long_run.take(client, upload)
+    def watch(self, client: ClientId, update: Vector) -> None:
+        self._long_run.take(client, update)
 
     @may_diverge
-    def upload(self, view: View) -> Vector:
+    def update(self, view: View) -> Vector:
         require_classes(view.task, "mimic")
         victims = [ClientId(client) for client in range(view.num_clients) if client not in view.malicious]
         self._long_run.keep(victims[: len(view.malicious)])
         copied = self._long_run.direction(victims[rank(view) % len(victims)])
         if copied is None:
             return view.gradient.copy()
-        wanted = super().upload(view) if self.settings.goal == "backdoor" else np.negative(view.gradient)
+        wanted = super().update(view) if self.settings.goal == "backdoor" else np.negative(view.gradient)
         return blended(wanted, copied, self.settings.copied_share)
 
     def state_dict(self) -> StateDict:

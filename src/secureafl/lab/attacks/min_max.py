@@ -5,15 +5,15 @@ Federated Learning", NDSS 2021.
 
     m = mu - gamma p,    gamma largest with  max_i |m - u_i| <= D = max_ij |u_i - u_j|
 
-for honest uploads u_i with mean mu. The published code searches gamma by halving, which cannot go beyond twice its
+for honest updates u_i with mean mu. The published code searches gamma by halving, which cannot go beyond twice its
 starting value. The largest gamma has a closed form: each honest i bounds it by the larger root of a quadratic,
 
     gamma = min_i [ a_i + sqrt(a_i^2 - |p|^2 (|mu - u_i|^2 - D^2)) ] / |p|^2,    a_i = p . (mu - u_i)
 
-Honest uploads arrive one by one here, so the set is each client's latest (`latest`) or fresh gradients of all at the
+Honest updates arrive one by one here, so the set is each client's latest (`latest`) or fresh gradients of all at the
 sender's base model (`fresh`). With fewer than two of them, or without a direction, the honest gradient is sent.
 
-Shapes: n = honest uploads, d = parameters.
+Shapes: n = honest updates, d = parameters.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Literal
 import numpy as np
 
 from secureafl.errors import SettingsError
-from secureafl.lab.attacks.attack import Float, Stateless, View, benign_uploads, may_diverge
+from secureafl.lab.attacks.attack import Float, Stateless, View, benign_updates, may_diverge
 from secureafl.settings import Settings
 from secureafl.types import Vector
 
@@ -36,28 +36,28 @@ class MinMaxSettings(Settings):
     direction: Direction = "unit"
     """Which way to leave the mean: along the mean itself, its signs, or the coordinates' deviations. [C]"""
     benign: Literal["latest", "fresh"] = "latest"
-    """The honest uploads to hide among: the last ones sent, or new gradients at the sender's base model. [A]"""
+    """The honest updates to hide among: the last ones sent, or new gradients at the sender's base model. [A]"""
 
 
-def perturbation(uploads: Float, mean: Float, direction: Direction) -> Float:
+def perturbation(updates: Float, mean: Float, direction: Direction) -> Float:
     """(n, d), (d,) -> (d,): the direction p."""
     if direction == "sign":
         return np.asarray(np.sign(mean))
     if direction == "std":
-        return np.asarray(uploads.std(axis=0, ddof=1))
+        return np.asarray(updates.std(axis=0, ddof=1))
     size = float(np.sqrt(mean @ mean))
     return np.asarray(mean / size) if size > 0.0 else mean
 
 
 def diameter(gaps: Float) -> float:
-    """D: the largest distance between two uploads. Taken from their gaps to the mean, less is lost by cancellation."""
+    """D: the largest distance between two updates. Taken from their gaps to the mean, less is lost by cancellation."""
     products = gaps @ gaps.T
     squares = np.diag(products)
     return float(np.sqrt(max(0.0, (squares[:, None] + squares[None, :] - 2.0 * products).max())))
 
 
 def largest_gamma(gaps: Float, p: Float) -> float:
-    """The largest gamma whose m = mu - gamma p stays within D of every upload; p must not vanish.
+    """The largest gamma whose m = mu - gamma p stays within D of every update; p must not vanish.
 
     gaps  (n, d) mu - u_i
     """
@@ -68,25 +68,25 @@ def largest_gamma(gaps: Float, p: Float) -> float:
 
 
 class MinMax(Stateless):
-    """Recomputed at every upload; nothing is random."""
+    """Recomputed at every update; nothing is random."""
 
     def __init__(self, settings: MinMaxSettings = MinMaxSettings()) -> None:
         self.settings = settings
 
     @may_diverge
-    def upload(self, view: View) -> Vector:
-        uploads = self._benign(view).astype(np.float64)
-        if len(uploads) < 2:
+    def update(self, view: View) -> Vector:
+        updates = self._benign(view).astype(np.float64)
+        if len(updates) < 2:
             return view.gradient.copy()
-        mean = uploads.mean(axis=0)
-        p = perturbation(uploads, mean, self.settings.direction)
+        mean = updates.mean(axis=0)
+        p = perturbation(updates, mean, self.settings.direction)
         if not p.any():
             return view.gradient.copy()
-        return np.asarray(mean - largest_gamma(mean - uploads, p) * p, np.float32)
+        return np.asarray(mean - largest_gamma(mean - updates, p) * p, np.float32)
 
     def _benign(self, view: View) -> Vector:
         if self.settings.benign == "latest":
-            return benign_uploads(view)
+            return benign_updates(view)
         if view.benign_gradients is None:
             raise SettingsError("min_max: benign = 'fresh' needs a simulator that offers benign_gradients")
         fresh = view.benign_gradients()

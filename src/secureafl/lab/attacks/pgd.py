@@ -6,7 +6,7 @@ Z. Sun, P. Kairouz, A. T. Suresh, H. B. McMahan, "Can You Really Backdoor Federa
     after each step:  x <- projection of x on { |x - w_b| <= rho }        so that |m| <= rho / eta
 
 The ball is around the sender's base model, where the original has the previous round's. Its fixed radius (2 for
-CIFAR-10) belongs to rounds of many local epochs; here rho = 2 eta times the median length of honest uploads. The upload
+CIFAR-10) belongs to rounds of many local epochs; here rho = 2 eta times the median length of honest updates. The update
 is not amplified.
 """
 
@@ -27,7 +27,7 @@ class PGDSettings(BackdoorSettings):
     radius: float | None = Field(None, gt=0.0)
     """Largest |x - w_b|; None for `radius_factor` times the server's rate times the median honest length. [A]"""
     radius_factor: float = Field(2.0, gt=0.0)
-    """How much longer than an honest upload one may be, where `radius` is None. [A]"""
+    """How much longer than an honest update one may be, where `radius` is None. [A]"""
     project_every: int = Field(1, ge=1)
     """Steps between projections; the last step always projects. [A: published code uses 10]"""
 
@@ -44,7 +44,7 @@ class PGD(Stateless):
         self.settings = settings
 
     @may_diverge
-    def upload(self, view: View) -> Vector:
+    def update(self, view: View) -> Vector:
         require_classes(view.task, "pgd")
         limit = radius_sent(view, self.settings.radius, self.settings.radius_factor)
 

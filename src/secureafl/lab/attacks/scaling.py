@@ -22,7 +22,7 @@ class ScalingSettings(BackdoorSettings):
     """Scaling's settings."""
 
     scale: float | None = Field(None, gt=0.0)
-    """Factor gamma on the upload; None for the number of clients. [C]"""
+    """Factor gamma on the update; None for the number of clients. [C]"""
 
 
 def scale_of(view: View, scale: float | None) -> np.float32:
@@ -37,7 +37,7 @@ class Scaling(Stateless):
         self.settings = settings
 
     @may_diverge
-    def upload(self, view: View) -> Vector:
+    def update(self, view: View) -> Vector:
         require_classes(view.task, "scaling")
         sent = train(view, self.settings, poisoned_gradient(view, self.settings.poison_fraction))
         return np.asarray(scale_of(view, self.settings.scale) * sent)

@@ -29,5 +29,5 @@ class SignFlip(Stateless):
     def __init__(self, settings: SignFlipSettings = SignFlipSettings()) -> None:
         self.settings = settings
 
-    def upload(self, view: View) -> Vector:
+    def update(self, view: View) -> Vector:
         return np.asarray(-np.float32(self.settings.scale) * view.gradient)

@@ -10,10 +10,10 @@ Attack in Federated Learning", IEEE S&P 2023.
                or accepted; a phi that neither can explain means that the server adds noise, and tuning stops
     tuning     alpha of each group, and the number of decoys: clients that look guilty and train clean
 
-Departures, most of them for asynchrony. A group's zero-sum set is dealt to its successive uploads, and a new one is
+Departures, most of them for asynchrony. A group's zero-sum set is dealt to its successive updates, and a new one is
 designed when it is used up; what dual ascent leaves of the sum is taken out. Masks are measured in lengths of the
-update, because one upload here is far shorter than a round of local epochs. Honest length is the median of honest
-uploads. The indicator may be any coordinate outside the final layer, curvature is a finite difference along the vector
+update, because one update here is far shorter than a round of local epochs. Honest length is the median of honest
+updates. The indicator may be any coordinate outside the final layer, curvature is a finite difference along the vector
 of ones, and the value is no larger than the largest honest coordinate. A round of tuning is as many read indicators as
 there are malicious clients. The last `num_decoys` malicious clients are decoys, where the original adds devices; their
 guilty weight is put in place, not trained there.
@@ -35,7 +35,7 @@ from secureafl.lab.attacks.attack import (
     Float,
     View,
     benign_norm,
-    benign_uploads,
+    benign_updates,
     length,
     may_diverge,
     rank,
@@ -59,7 +59,7 @@ class ThreeDFedSettings(BackdoorSettings):
     distance_weight: float = Field(0.4, ge=0.0)
     """Weight of the distance to the base model. [C]"""
     max_scale: float = Field(5.0, ge=1.0)
-    """Most the upload is lengthened to reach honest length. [C]"""
+    """Most the update is lengthened to reach honest length. [C]"""
     group_size: int = Field(2, ge=1)
     """Malicious clients that share a zero-sum set of masks. [C]"""
     num_rows: int = Field(5, ge=1)
@@ -93,7 +93,7 @@ class ThreeDFedSettings(BackdoorSettings):
     noise_alpha: float = Field(0.1, gt=0.0, lt=1.0)
     """Every group's alpha once noise was met. [C]"""
     accepted_share: float = Field(0.8, gt=0.0, le=1.0)
-    """Share of a group's uploads that must be accepted for the group to count as accepted. [C]"""
+    """Share of a group's updates that must be accepted for the group to count as accepted. [C]"""
     alpha_spread: float = Field(0.1, gt=0.0)
     """Width of the range above the smallest accepted alpha. [C]"""
     decoy_shift: float = Field(10.0, gt=0.0)
@@ -105,7 +105,7 @@ class ThreeDFed:
 
     def __init__(self, settings: ThreeDFedSettings = ThreeDFedSettings()) -> None:
         self.settings = settings
-        self._alphas: Float = np.empty(0)  # one per group; empty before the first upload
+        self._alphas: Float = np.empty(0)  # one per group; empty before the first update
         self._num_decoys = 0
         self._noise_met = False
         self._masks: dict[int, Vector] = {}  # per group (masks left, coordinates)
@@ -126,7 +126,7 @@ class ThreeDFed:
         self._pending = waiting
 
     @may_diverge
-    def upload(self, view: View) -> Vector:
+    def update(self, view: View) -> Vector:
         num_classes, s = require_classes(view.task, "threedfed"), self.settings
         if s.num_rows > num_classes - 1:
             raise SettingsError(
@@ -219,7 +219,7 @@ class ThreeDFed:
         return sent
 
     def _with_indicator(self, view: View, sent: Vector, group: int, rows: maths.Indices) -> Vector:
-        s, uploads = self.settings, benign_uploads(view)
+        s, updates = self.settings, benign_updates(view)
         free = np.ones(len(sent), np.bool_)
         free[rows] = False
         allowed = np.flatnonzero(free)
@@ -231,7 +231,7 @@ class ThreeDFed:
             allowed,
             s.num_candidates * len(view.malicious),
         )
-        cap = float(np.abs(uploads if len(uploads) else view.gradient).max())
+        cap = float(np.abs(updates if len(updates) else view.gradient).max())
         value = maths.indicator_value(float(sent[place]), s.amplify, s.indicator_fallback / view.server_lr, cap)
         sent[place] = value
         if sent[place] != 0.0:

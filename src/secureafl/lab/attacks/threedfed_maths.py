@@ -22,7 +22,7 @@ Indices = npt.NDArray[np.int64]
 
 
 class Outcome(IntEnum):
-    """What the server did with an upload, as far as its indicator tells."""
+    """What the server did with an update, as far as its indicator tells."""
 
     REJECTED = 0
     CLIPPED = 1
@@ -100,7 +100,7 @@ def indicator_value(value: float, amplify: float, fallback: float, cap: float) -
 
 
 def feedback(before: float, after: float, server_lr: float, sent: float) -> float:
-    """phi = (w_before - w_after)_j / (eta m_j): 1 if the server took the upload as it was, 0 if it did not move."""
+    """phi = (w_before - w_after)_j / (eta m_j): 1 if the server took the update as it was, 0 if it did not move."""
     return (before - after) / (server_lr * sent)
 
 
@@ -118,7 +118,7 @@ def outcomes(phi: Float, threshold: float, clipped_below: float) -> npt.NDArray[
 
 
 def accepted_groups(groups: Indices, results: Indices, num_groups: int, share: float) -> npt.NDArray[np.bool_]:
-    """(G,): the groups at least this share of whose uploads, and at least one, were accepted."""
+    """(G,): the groups at least this share of whose updates, and at least one, were accepted."""
     total = np.bincount(groups, minlength=num_groups)
     good = np.bincount(groups[results == Outcome.ACCEPTED], minlength=num_groups)
     return np.asarray((total > 0) & (good >= share * total))
@@ -141,7 +141,7 @@ def tuned(alphas: Float, accepted: npt.NDArray[np.bool_], rng: np.random.Generat
 
 
 def tuned_decoys(num_decoys: int, backdoors: Indices, decoys: Indices, most: int) -> int:
-    """One less for each accepted decoy; one more if every upload was rejected."""
+    """One less for each accepted decoy; one more if every update was rejected."""
     num_accepted = int((decoys == Outcome.ACCEPTED).sum())
     num_decoys = max(0, num_decoys - num_accepted)
     if num_accepted == 0 and (backdoors == Outcome.REJECTED).all():

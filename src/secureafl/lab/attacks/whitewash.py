@@ -2,7 +2,7 @@
 
 J. R. Douceur, "The Sybil Attack", IPTPS 2002: without someone who vouches for identities, one adversary has as many as
 it likes. M. Feldman, C. Papadimitriou, J. Chuang, I. Stoica, "Free-Riding and Whitewashing in Peer-to-Peer Systems",
-IEEE JSAC 2006: names that cost nothing wash off every bad record. The upload is ours:
+IEEE JSAC 2006: names that cost nothing wash off every bad record. The update is ours:
 
     m = -scale (sqrt(1 - s) g + sqrt(s) |g| r)        g: the honest gradient; r: drawn anew each time, of length 1
 
@@ -29,11 +29,11 @@ class WhitewashSettings(Settings):
     """Whitewash's settings."""
 
     leave: Literal["always", "rejected"] = "always"
-    """When a malicious client takes a new name: after each of its uploads, or after one that was not accepted. [A]"""
+    """When a malicious client takes a new name: after each of its updates, or after one that was not accepted. [A]"""
     scale: float = Field(1.0, gt=0.0)
     """How many times as long as the honest gradient. [A]"""
     random_share: float = Field(0.5, ge=0.0, le=1.0)
-    """Share s of an upload's squared length that is random. [A]"""
+    """Share s of an update's squared length that is random. [A]"""
 
 
 class Whitewash(Stateless):
@@ -46,7 +46,7 @@ class Whitewash(Stateless):
         return self.settings.leave == "always" or not verdict.accepted
 
     @may_diverge
-    def upload(self, view: View) -> Vector:
+    def update(self, view: View) -> Vector:
         share, drawn = self.settings.random_share, view.rng.standard_normal(len(view.gradient), np.float32)
         noise = math.sqrt(share) * length(view.gradient) / length(drawn) * drawn
         return np.asarray(-self.settings.scale * (math.sqrt(1.0 - share) * view.gradient + noise), np.float32)

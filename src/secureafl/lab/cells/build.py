@@ -194,7 +194,7 @@ def make_machine(
         keep_recent=protocol.keep_recent,
         average_over=settings.average_over,
         upstream=TOP if region is not None else None,
-        count_refused=True,  # a round of the paper is any upload
+        count_refused=True,  # a round of the paper is any update
     )
     return Machine(defense, task.initial(settings.seed), machine)
 

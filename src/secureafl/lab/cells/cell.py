@@ -13,6 +13,7 @@ from pydantic import Field, model_validator
 from secureafl.defenses import DEFENSES, find_defense
 from secureafl.errors import SettingsError, UnknownSettingError
 from secureafl.lab.attacks import ATTACKS, find_attack
+from secureafl.lab.cells.earlier_names import first_spelling
 from secureafl.lab.data.catalogue import DATASETS
 from secureafl.lab.data.partition import find_partition
 from secureafl.lab.simulation.protocols import VirtualTimeSettings
@@ -81,7 +82,7 @@ OFF_BY_DEFAULT: Mapping[str, Any] = {"max_seats": None, "sketch_dtype": "float32
 
 
 class CellSettings(Settings):
-    """One run: who learns what, who lies how, and who defends. [P] marks the paper's values, [A] ours.
+    """One run: the task, the attack and the defense. [P] marks the paper's values, [A] ours.
 
     Defaults are those of Fashion-MNIST; another data set brings its own from `DATASET_DEFAULTS`.
     """
@@ -122,7 +123,7 @@ class CellSettings(Settings):
     max_staleness: int | None = Field(None, ge=0)
     """`virtual-time`: answers to older versions are refused; None takes them all. [A]"""
     batch_size: int = Field(32, ge=1)
-    """Samples per upload: 32, or 64 for the paper's other sets. [P]"""
+    """Samples per update: 32, or 64 for the paper's other sets. [P]"""
     local_steps: int = Field(1, ge=1)
     """Mini-batches that a client trains on before it sends how far it came; with 1 it sends the gradient. [P: 1]"""
     local_lr: float = Field(0.01, gt=0.0)
@@ -255,7 +256,7 @@ class CellSettings(Settings):
         decisive = {key: value for key, value in self.complete().items() if key not in NOT_THE_RESULT}
         if code := self.code():
             decisive["code"] = code
-        digest = hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()[:12]
+        digest = hashlib.sha256(json.dumps(first_spelling(decisive), sort_keys=True).encode()).hexdigest()[:12]
         return f"{self.dataset}-{self.defense}-{self.attack}-{digest}".replace(":", ".")  # no colon: it is a folder
 
     def code(self) -> dict[str, str]:

@@ -44,7 +44,7 @@ def score(lab: Laboratory, params: Vector) -> dict[str, float]:
 
 def estimation_errors(lab: Laboratory) -> dict[str, float]:
     """Mean over some honest clients of |estimate - true| / |true|, for SecureAFL's estimates and for the bare last
-    uploads, and the same for the clients' mean; the truth is the gradient on all of a client's data at this model.
+    updates, and the same for the clients' mean; the truth is the gradient on all of a client's data at this model.
     """
     defense, params = lab.simulation.machine.defense, lab.simulation.machine.model.params
     if lab.settings.num_estimated == 0 or not isinstance(defense, SecureAFL):

@@ -27,6 +27,7 @@ from rich.console import Console
 from secureafl.files import load_state, locked, remove_leftovers, save_state
 from secureafl.lab.cells.build import Laboratory, build
 from secureafl.lab.cells.cell import CellSettings
+from secureafl.lab.cells.earlier_names import RESULT, read_result
 from secureafl.lab.cells.evaluate import evaluate
 from secureafl.lab.cells.results import CellEvaluation, finish, provenance
 from secureafl.lab.simulation.task import make_deterministic
@@ -36,7 +37,6 @@ from secureafl.server.report.sinks import Feed
 from secureafl.settings import Settings
 
 SNAPSHOT = "snapshot.safetensors"
-RESULT = "result.json"
 
 
 class RunSettings(Settings):
@@ -94,11 +94,6 @@ def run_cell(
             with contextlib.closing(_Run(settings, directory, run, clock)) as session:
                 session.to_the_end(progress or (lambda status: None))
         return read_result(directory)
-
-
-def read_result(directory: Path) -> dict[str, Any]:
-    """The result of a finished cell."""
-    return dict(json.loads((directory / RESULT).read_text()))
 
 
 class _Run:

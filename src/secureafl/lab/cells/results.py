@@ -23,6 +23,7 @@ from secureafl import __version__
 from secureafl.files import save_json, write_atomically
 from secureafl.lab.cells import scores
 from secureafl.lab.cells.build import Laboratory
+from secureafl.lab.cells.earlier_names import RESULT
 from secureafl.lab.simulation.regions import Regions, influence_of
 
 NUM_LAST = 5
@@ -48,7 +49,7 @@ def finish(
     """Write curves and arrivals, then the result: its presence says that the cell is finished."""
     save_table(directory / "curves.parquet", curves_table(lab.settings.cell_id(), evaluations))
     save_table(directory / "arrivals.parquet", arrivals_table(lab))
-    save_json(directory / "result.json", plain(summary(lab, evaluations, resumed_at, origin)))
+    save_json(directory / RESULT, plain(summary(lab, evaluations, resumed_at, origin)))
 
 
 def summary(
@@ -113,7 +114,7 @@ def worst_classes(metrics: Mapping[str, float]) -> dict[str, int]:
 def detection_summary(
     columns: Mapping[str, npt.NDArray[Any]], malicious: npt.NDArray[Any], num_clients: int
 ) -> dict[str, Any]:
-    """How well rejection told malicious from honest uploads, and how often each client was accepted."""
+    """How well rejection told malicious from honest updates, and how often each client was accepted."""
     accepted, clients = columns["accepted"], columns["client"]
     found = scores.detection(accepted, malicious)
     return {
@@ -192,7 +193,7 @@ def count_reasons(
 
 
 def factor_percentiles(factors: npt.NDArray[Any]) -> dict[str, float]:
-    """Percentiles of the finite factors, how many were infinite, and of how many uploads."""
+    """Percentiles of the finite factors, how many were infinite, and of how many updates."""
     named = {f"p{level:g}": value for level, value in scores.percentiles(factors).items()}
     return {**named, "infinite": float(np.isposinf(factors).sum()), "count": float(len(factors))}
 

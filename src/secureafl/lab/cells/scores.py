@@ -85,7 +85,7 @@ def diverged(outputs: Outputs) -> bool:
 
 @dataclass(frozen=True)
 class Detection:
-    """A defense as a detector: a rejected upload is an alarm, a malicious client's upload is what it should find."""
+    """A defense as a detector: a rejected update is an alarm, a malicious client's update is what it should find."""
 
     malicious_rejected: int
     malicious_accepted: int
@@ -99,12 +99,12 @@ class Detection:
 
     @property
     def recall(self) -> float:
-        """Share of malicious uploads that raised one; NaN without a malicious upload."""
+        """Share of malicious updates that raised one; NaN without a malicious update."""
         return _ratio(self.malicious_rejected, self.malicious_rejected + self.malicious_accepted)
 
     @property
     def false_alarm_rate(self) -> float:
-        """Share of honest uploads that raised one; NaN without an honest upload."""
+        """Share of honest updates that raised one; NaN without an honest update."""
         return _ratio(self.honest_rejected, self.honest_rejected + self.honest_accepted)
 
 
@@ -123,11 +123,11 @@ def detection(accepted: npt.NDArray[np.bool_], malicious: npt.NDArray[np.bool_])
 def acceptance_by_client(
     clients: npt.NDArray[np.int64], accepted: npt.NDArray[np.bool_], num_clients: int
 ) -> npt.NDArray[np.float64]:
-    """(n,) share of each client's uploads that were accepted; NaN for a client never heard of."""
-    uploads = np.bincount(clients, minlength=num_clients)
+    """(n,) share of each client's updates that were accepted; NaN for a client never heard of."""
+    updates = np.bincount(clients, minlength=num_clients)
     counted = np.bincount(clients, weights=accepted, minlength=num_clients)
     shares = np.full(num_clients, np.nan)
-    np.divide(counted, uploads, out=shares, where=uploads > 0)
+    np.divide(counted, updates, out=shares, where=updates > 0)
     return shares
 
 

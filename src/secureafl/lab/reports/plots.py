@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,6 +15,8 @@ import pyarrow.parquet as pq
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+
+from secureafl.lab.cells.earlier_names import read_result
 
 HONEST, MALICIOUS, INK, FAINT = "#2f6690", "#d1495b", "#222222", "#b8bcc2"
 COLOURS = {
@@ -118,7 +119,7 @@ def read_cell(directory: Path) -> Cell:
     if (path := directory / "arrivals.parquet").exists():
         arrivals = pq.read_table(path, columns=["client", "accepted", "lipschitz_factor", "norm"])
         columns = {name: arrivals[name].to_numpy() for name in arrivals.column_names}
-    return Cell(json.loads((directory / "result.json").read_text()), points, columns)
+    return Cell(read_result(directory), points, columns)
 
 
 def title(name: str) -> str:

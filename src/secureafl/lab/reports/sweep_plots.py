@@ -195,7 +195,7 @@ def draw_fairness(cells: Sequence[Cell], recipe: Recipe) -> Figure:
 
 
 def draw_errors(cells: Sequence[Cell], recipe: Recipe) -> Figure:
-    """How far estimates are from true gradients over rounds, beside the bare last uploads."""
+    """How far estimates are from true gradients over rounds, beside the bare last updates."""
     figure = Picture(figsize=(7.0, 3.6), layout="constrained")
     axes = figure.subplots()
     for cell, colour in zip(cells, LINE_CYCLE, strict=False):

@@ -147,7 +147,7 @@ def latex(recipe: Recipe, results: Sequence[Result]) -> str:
 
 
 def error_markdown(recipe: Recipe, cells: Sequence[Cell]) -> str:
-    """How far estimates were from true gradients, by interval of rounds, beside bare last uploads and the paper's."""
+    """How far estimates were from true gradients, by interval of rounds, beside bare last updates and the paper's."""
     intervals = [(first, last or math.inf, theirs) for first, last, theirs in paper_table(recipe)]
     heads = [f"{first}-{last}" if last < math.inf else f"from {first}" for first, last, _ in intervals]
     lines = [_row(["mean relative error in rounds", *heads]), _row(["---"] * (1 + len(heads)))]

@@ -187,7 +187,7 @@ def draw_all(cells: Sequence[Cell], recipe: Recipe) -> list[tuple[str, str, Figu
 
 
 def closely(cells: Sequence[Cell], recipe: Recipe) -> tuple[str, list[Cell]]:
-    """SecureAFL's attacked cells whose uploads are on record, of the first row that has any; before them its name."""
+    """SecureAFL's attacked cells whose updates are on record, of the first row that has any; before them its name."""
     rows: dict[str, list[Cell]] = {}
     for cell in cells:
         if cell.arrivals and cell.settings["defense"] == "secureafl" and cell.result["malicious"]:

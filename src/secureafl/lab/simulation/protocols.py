@@ -1,6 +1,6 @@
 """Who answers next, and for which model: the paper's random protocol, and one in virtual time.
 
-Both only issue and pick tickets of a server; what is uploaded is not their business. No draw depends on the defense
+Both only issue and pick tickets of a server; what is sent is not their business. No draw depends on the defense
 or the attack, so runs that differ only in those see the same arrivals. The exception is an attack whose clients answer
 in haste: its arrivals come beside those of the others.
 """

@@ -85,7 +85,7 @@ class Regions:
 
     @property
     def settings(self) -> MachineSettings:
-        """A region's: a client's upload moves its region's model by this rate."""
+        """A region's: a client's update moves its region's model by this rate."""
         return self.regions[0].settings
 
     @property

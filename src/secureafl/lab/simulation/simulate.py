@@ -104,7 +104,7 @@ class Simulation:
         self.observer: RunObserver | None = None
         self._seed = seed
         self._clock = clock
-        self._uploads: dict[ClientId, Vector] = {}
+        self._updates: dict[ClientId, Vector] = {}
         self._identities = Identities(machine, self.server, len(data.shards))
         defense = machine.defense
         self._shadow = defense if isinstance(defense, SecureAFL) else SecureAFL(len(machine.model.params))
@@ -123,17 +123,17 @@ class Simulation:
         batch = self.data.batch(indices)
         start = computed = self._clock()
         if self.attacker is not None and client in self.attacker.malicious:
-            upload = self.attacker.attack.upload(self._view(self.attacker, ticket.client, base, batch))
+            update = self.attacker.attack.update(self._view(self.attacker, ticket.client, base, batch))
         else:
-            upload = self.task.gradient(base.params, batch.x, batch.y)
+            update = self.task.gradient(base.params, batch.x, batch.y)
             computed = self._clock()
         if self._feed_shadow:
-            self._shadow.step(Update(ticket.client, base, upload), present)
+            self._shadow.step(Update(ticket.client, base, update), present)
         attacked = self._clock()
-        verdict = self.server.receive(ticket.number, upload)
+        verdict = self.server.receive(ticket.number, update)
         judged = self._clock()
         if self.attacker is not None:
-            self._learn(self.attacker, ticket.client, upload, verdict)
+            self._learn(self.attacker, ticket.client, update, verdict)
         self.trace.add(client, base.version, zlib.crc32(indices.tobytes()), verdict)
         if self.observer is not None:
             self._tell(self.observer, ticket, present.version, verdict, judged - attacked)
@@ -145,16 +145,16 @@ class Simulation:
         watch.num_rounds += 1
         return verdict
 
-    def _learn(self, attacker: Attacker, name: ClientId, upload: Vector, verdict: Verdict) -> None:
+    def _learn(self, attacker: Attacker, name: ClientId, update: Vector, verdict: Verdict) -> None:
         """Tell the attackers what came of an arrival, and let them act on it."""
         client, attack = self._identities.client_of(name), attacker.attack
-        self._uploads[name] = upload
+        self._updates[name] = update
         attack.observe(self.machine.model)
         if client not in attacker.malicious:
             if isinstance(attack, Watches):
-                attack.watch(name, upload)
+                attack.watch(name, update)
         elif isinstance(attack, ChangesNames) and attack.leaves_name(verdict):
-            del self._uploads[name]  # what an abandoned name sent is of no use to anyone
+            del self._updates[name]  # what an abandoned name sent is of no use to anyone
             self._identities.rename(client)
 
     def _tell(self, observer: RunObserver, ticket: Ticket, version: int, verdict: Verdict, seconds: float) -> None:
@@ -187,8 +187,8 @@ class Simulation:
             if isinstance(self.attacker.attack, ChangesNames):
                 state |= scoped("identities", self._identities.state_dict())
             dim = len(self.machine.model.params)
-            state["uploads.clients"] = np.array(list(self._uploads), np.int64)
-            rows = list(self._uploads.values())
+            state["uploads.clients"] = np.array(list(self._updates), np.int64)
+            rows = list(self._updates.values())
             state["uploads.rows"] = np.stack(rows) if rows else np.empty((0, dim), np.float32)
         if self._feed_shadow:
             state |= scoped("shadow", self._shadow.state_dict())
@@ -203,7 +203,7 @@ class Simulation:
             if isinstance(self.attacker.attack, ChangesNames):
                 self._identities.load_state_dict(unscoped("identities", state))
             clients, rows = np.asarray(state["uploads.clients"]).tolist(), np.asarray(state["uploads.rows"])
-            self._uploads = {ClientId(client): row.copy() for client, row in zip(clients, rows, strict=True)}
+            self._updates = {ClientId(client): row.copy() for client, row in zip(clients, rows, strict=True)}
         if self._feed_shadow:
             self._shadow.load_state_dict(unscoped("shadow", state))
 
@@ -230,7 +230,7 @@ class Simulation:
             rng=stream(self._seed, f"attack/{client}", present.version),
             batch=batch,
             task=self.task,
-            uploads=self._uploads,
+            updates=self._updates,
             malicious=self._identities.names_of(attacker.malicious),
             shadow=self._shadow,
             trigger=attacker.trigger,

@@ -21,7 +21,8 @@ from rich.console import Console
 from secureafl.errors import SecureAFLError
 from secureafl.files import save_json
 from secureafl.lab.cells.cell import CellSettings
-from secureafl.lab.cells.experiment import RESULT, SNAPSHOT, RunSettings, read_result
+from secureafl.lab.cells.earlier_names import RESULT, read_result
+from secureafl.lab.cells.experiment import SNAPSHOT, RunSettings
 from secureafl.lab.cells.results import save_table
 from secureafl.lab.sweeps.recipes import Recipe, find_recipe
 from secureafl.lab.sweeps.sweep_files import parse_sweep

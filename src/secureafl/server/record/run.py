@@ -21,6 +21,7 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import Field
 
+from secureafl.defenses import DEFENSES
 from secureafl.errors import RowsError, StoreError
 from secureafl.server.machine import Machine, Ticket
 from secureafl.server.record.address import LEASE_SECONDS, Place, PlaceSetting, store_of
@@ -202,7 +203,7 @@ class Run:
 
     def _compare(self, facts: Mapping[str, object]) -> None:
         """Raise if the run was begun under other facts; what an older version did not state is not compared."""
-        stated = self.journal.facts()
+        stated = in_todays_names(self.journal.facts())
         for name in sorted((facts.keys() & stated.keys()) - MAY_DIFFER):
             for part, (then, now) in _differences(name, stated[name], facts[name]).items():
                 shown = "" if name == "seed" else f" = {then!r}, not {now!r}"
@@ -418,6 +419,15 @@ def _to_resume(place: Place | None, store: Store | None) -> Store:
     if store is None or not store.has_run():
         raise StoreError(f"there is no run to resume in {place}")
     return store
+
+
+def in_todays_names(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """A run's facts, with the defense's settings under the names of this version."""
+    found = dict(facts)
+    entry = DEFENSES.get(str(found.get("defense")))
+    if entry is not None and isinstance(found.get("defense_settings"), Mapping):
+        found["defense_settings"] = entry.settings.renamed(found["defense_settings"])
+    return found
 
 
 def _differences(name: str, then: Any, now: Any) -> dict[str, tuple[Any, Any]]:

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
 from secureafl.errors import SecureAFLError, SettingsError
+from secureafl.server.record.run import in_todays_names
 from secureafl.server.review.notices import notices
 from secureafl.settings import flattened
 from secureafl.text import one_line, visible
@@ -16,7 +17,7 @@ from secureafl.view.charts import MAX_INTERVALS, Along, intervals
 from secureafl.view.overview import overview
 from secureafl.view.reader import RunReader
 from secureafl.view.run_folder import RunFolder
-from secureafl.view.web.queries import Plain, listed, paged, tick, told
+from secureafl.view.web.queries import Plain, listed, named, paged, tick, told
 
 MAX_OVERLAID = 6
 """Runs whose curves are told apart in one chart."""
@@ -132,7 +133,7 @@ def _verdict(reader: RunReader, place: int | None) -> Plain | None:
         return None
     table, arrivals = reader.arrivals.table, reader.arrivals
     client = arrivals.clients[table.client[place]]
-    return {
+    found = {
         "client": client,
         "label": visible(client),
         "update": int(table.version[place]),
@@ -140,6 +141,7 @@ def _verdict(reader: RunReader, place: int | None) -> Plain | None:
         "reason": one_line(arrivals.reasons[table.reason[place]]),
         "judged": told(table.judged[place]),
     }
+    return dict(named(found, reader.names))
 
 
 def _clients(left: RunReader, right: RunReader) -> list[Plain]:
@@ -150,16 +152,15 @@ def _clients(left: RunReader, right: RunReader) -> list[Plain]:
         shares = [side.share_accepted if side is not None and side.arrivals else None for side in sides]
         votes = [side.vote if side is not None else None for side in sides]
         gap = shares[1] - shares[0] if shares[0] is not None and shares[1] is not None else None
-        rows.append(
-            {
-                "client": name,
-                "label": visible(name),
-                "accepted": shares,
-                "votes": votes,
-                "updates": [side.arrivals if side is not None else 0 for side in sides],
-                "gap": gap,
-            }
-        )
+        row = {
+            "client": name,
+            "label": visible(name),
+            "accepted": shares,
+            "votes": votes,
+            "updates": [side.arrivals if side is not None else 0 for side in sides],
+            "gap": gap,
+        }
+        rows.append(named(row, right.names if left.names.get(name) is None else left.names))
     rows.sort(key=lambda row: (-abs(row["gap"] or 0.0), str(row["client"])))
     return rows[:NUM_CLIENTS]
 
@@ -167,7 +168,7 @@ def _clients(left: RunReader, right: RunReader) -> list[Plain]:
 def _differing(left: Mapping[str, Any], right: Mapping[str, Any]) -> list[Plain]:
     """Facts that are not the same in both runs, those of the defense with a dot; but not what follows from others."""
     a, b = (
-        dict(flattened({name: value for name, value in facts.items() if name not in FOLLOWING}))
+        dict(flattened({name: value for name, value in in_todays_names(facts).items() if name not in FOLLOWING}))
         for facts in (left, right)
     )
     return [

@@ -86,7 +86,7 @@ WITHOUT: Mapping[str, Mapping[str, Any]] = {
     "bucket": {**MEDIAN, "bucket": 1},
     "opposition": {**MEDIAN, "opposition": None},
     "alike": {**MEDIAN, "alike": None},
-    "silence": {**MEDIAN, "silence_after": None},
+    "exclude_after": {**MEDIAN, "exclude_after": None},
     "max_change": {**MEDIAN, "max_change": None},
     "filter": {**MEDIAN, **{key: PAPER[key] for key in ("percentile", "tolerance", "window", "gap_damping")}},
 }
@@ -101,7 +101,7 @@ STRICTER: Sequence[Mapping[str, Any]] = (
 LOOK_ALIKES: Mapping[str, Mapping[str, Any]] = {
     "none": {},
     "flood": {"malicious_fraction": 0.02},  # one client is enough
-    "whitewash": {"malicious_fraction": 0.1},  # every upload is a client that the server remembers
+    "whitewash": {"malicious_fraction": 0.1},  # every update is a client that the server remembers
     "mimic": {},
     "imitate": {},
     "apart": {},

@@ -51,7 +51,8 @@ export async function ask(path, values = {}) {
 
 // `client` is the name as it is, `label` the same with control characters made visible.
 // Of a client that the operator gave a name, `label` is the name and `id` the rest.
-export const clientLink = ({ client, label, id }) => el("a", { class: "name", title: id ? `${label} (${id})` : label, href: `client?${new URLSearchParams({ name: client })}` }, label);
+export const inFull = ({ label, id }) => (id ? `${label} (${id})` : label);
+export const clientLink = (row) => el("a", { class: "name", title: inFull(row), href: `client?${new URLSearchParams({ name: row.client })}` }, row.label);
 
 export const updateLink = (update) => el("a", { href: `verdict?update=${update}` }, `${update}`);
 

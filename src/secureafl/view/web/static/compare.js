@@ -1,4 +1,4 @@
-import { ask, badge, count, duration, el, fixed, main, pager, percent, shareBar, startFolder, stateBadge, table } from "./common.js";
+import { ask, badge, count, duration, el, fixed, inFull, main, pager, percent, shareBar, startFolder, stateBadge, table } from "./common.js";
 import { chartCard, runLines } from "./charts.js";
 
 const given = new URLSearchParams(location.search);
@@ -38,7 +38,7 @@ function drawSettings(answer) {
 }
 
 function drawClients(answer) {
-  const link = (row) => el("a", { class: "name", title: row.label, href: inRun(answer.a, `client?${new URLSearchParams({ name: row.client })}`) }, row.label);
+  const link = (row) => el("a", { class: "name", title: inFull(row), href: inRun(row.updates[0] ? answer.a : answer.b, `client?${new URLSearchParams({ name: row.client })}`) }, row.label);
   const gap = (row) => (row.gap === null ? "–" : `${row.gap > 0 ? "+" : row.gap < 0 ? "−" : ""}${percent(Math.abs(row.gap))}`);
   const votes = answer.clients.some((row) => row.votes[0] !== null || row.votes[1] !== null);
   const columns = [
@@ -58,7 +58,7 @@ function drawVerdicts(answer) {
   const link = (run, verdict) => el("a", { href: inRun(run, `verdict?update=${verdict.update}`) }, count(verdict.update));
   const said = (run, verdict) => (verdict === null ? "–" : el("span", { class: "stack" }, link(run, verdict), badge(verdict.accepted, verdict.reason)));
   const columns = [
-    { head: "Client", class: "text", cell: ({ a, b }) => el("span", { class: "name", title: (a ?? b).label }, (a ?? b).label) },
+    { head: "Client", class: "text", cell: ({ a, b }) => el("span", { class: "name", title: inFull(a ?? b) }, (a ?? b).label) },
     { head: el("span", {}, "Update and verdict ", head(answer.a, 1)), class: "text", cell: ({ a }) => said(answer.a, a) },
     { head: el("span", {}, "Update and verdict ", head(answer.b, 2)), class: "text", cell: ({ b }) => said(answer.b, b) },
   ];
