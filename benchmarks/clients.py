@@ -39,7 +39,7 @@ NUM_NOISES = 64
 RATE = 0.002
 
 
-def settings(run_dir: Path, seats: int, arrivals: int) -> FederationSettings:
+def settings(run_dir: Path, clients: int, seats: int, arrivals: int) -> FederationSettings:
     return FederationSettings(
         run_dir=run_dir,
         client_returns="gradient",
@@ -47,7 +47,7 @@ def settings(run_dir: Path, seats: int, arrivals: int) -> FederationSettings:
         snapshot_every=max(1, arrivals // 6),
         keep_snapshots=1,
         max_journal_bytes=1,
-        defense_settings={"max_seats": seats, "max_newcomers": seats},
+        defense_settings={"max_seats": seats, "max_newcomers": max(seats, clients)},
     )
 
 
@@ -65,7 +65,7 @@ def name_of(client: int) -> str:
 
 def feed(run_dir: Path, clients: int, seats: int, arrivals: int, dim: int) -> dict[str, Any]:
     """Run to the end, and die there without a word to the run."""
-    chosen, before = settings(run_dir, seats, arrivals), peak_mb()
+    chosen, before = settings(run_dir, clients, seats, arrivals), peak_mb()
     run = Run(machine(chosen, clients, dim), chosen, facts=chosen.facts())
     rng = np.random.default_rng(0)
     optimum = rng.normal(size=dim).astype(np.float32)
@@ -108,7 +108,7 @@ def peak_mb() -> float:
 
 
 def resume(run_dir: Path, clients: int, seats: int, arrivals: int, dim: int) -> dict[str, Any]:
-    chosen, clock = settings(run_dir, seats, arrivals), time.perf_counter()
+    chosen, clock = settings(run_dir, clients, seats, arrivals), time.perf_counter()
     run = Run.resume(machine(chosen, clients, dim), chosen, facts=chosen.facts())
     found = {"resume_seconds": time.perf_counter() - clock, "resumed_model": model_hash(run.machine.model.params).hex()}
     run.close()

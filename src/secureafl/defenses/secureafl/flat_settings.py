@@ -45,6 +45,7 @@ _OF_RUNNING_MEAN = (
     "full_vote_after",
     "newcomer_share",
     "max_newcomers",
+    "max_votes",
     "max_seats",
     "sketch_dtype",
     "vouched",
@@ -153,6 +154,9 @@ class SecureAFLSettings(Settings):
     """What the votes of some clients weigh, from 0 to 1, by name: `site-1=0.5, site-2=0`. Others weigh 1. [A]"""
     max_newcomers: int = Field(10_000, ge=1)
     """Clients without a whole vote whose last update is kept. Of more, those heard least recently lose it. [A]"""
+    max_votes: int | None = Field(1000, ge=1)
+    """Clients that vote at a time. Of more, who comes without a vote takes that of one drawn by lot. A mean of many old
+    updates makes the model swing. None for all whose last update is kept. For `running_mean`. [A]"""
     max_seats: int | None = Field(None, ge=1)
     """Clients whose last update is kept: memory grows with them. Of more, those heard least recently lose theirs, and
     with it their vote until they come back. None for everyone. For `running_mean`. [A]"""
@@ -323,7 +327,9 @@ def _over_sender(dim: int, settings: SecureAFLSettings, seed: int, store: RowSto
         votes=tuple(votes),
         budget=None if steps is None else StepBudget(steps, settings.step_burst),
         estimate=None,
-        combine=RunningMean(dim, settings.clip_norm, settings.max_seats, settings.history_dtype, store),
+        combine=RunningMean(
+            dim, settings.clip_norm, settings.max_votes, settings.max_seats, settings.history_dtype, store, seed
+        ),
         lead=settings.lead,
     )
 

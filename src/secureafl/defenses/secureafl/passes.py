@@ -49,9 +49,20 @@ class Passes(Protocol[Measured, Kept]):
         """As much of the update as its length and its distance from its sender's last one allow. The evidence tells."""
 
     def step(
-        self, update: Update, arrival: Arrival, kept: Kept, params: Vector, *, accepted: bool, remembered: bool
+        self,
+        update: Update,
+        arrival: Arrival,
+        kept: Kept,
+        params: Vector,
+        *,
+        accepted: bool,
+        remembered: bool,
+        moves: bool,
     ) -> tuple[Vector, float] | None:
-        """Combine all votes into a step, with its length, and remember the update; None if there is no step."""
+        """Combine all votes into a step, with its length, and remember the update; None if there is no step.
+
+        moves  whether the model will go that step: the sender's budget allows it
+        """
 
     def agreement(self, delta: Vector) -> float | None:
         """The cosine between an update and the consensus; None while there is none, or where no stage asks."""
@@ -144,7 +155,15 @@ class OverEveryone:
         return Counted(delta, change)
 
     def step(
-        self, update: Update, arrival: Arrival, kept: Counted, params: Vector, *, accepted: bool, remembered: bool
+        self,
+        update: Update,
+        arrival: Arrival,
+        kept: Counted,
+        params: Vector,
+        *,
+        accepted: bool,
+        remembered: bool,
+        moves: bool,
     ) -> tuple[Vector, float] | None:
         direction = self._combine(arrival, kept, params, accepted=accepted)
         if remembered or self._stages.remember_all:
@@ -308,7 +327,15 @@ class OverSender:
         return Mixed(of_delta, of_row, (sketch, measured.base_sketch))
 
     def step(
-        self, update: Update, arrival: Arrival, kept: Mixed, params: Vector, *, accepted: bool, remembered: bool
+        self,
+        update: Update,
+        arrival: Arrival,
+        kept: Mixed,
+        params: Vector,
+        *,
+        accepted: bool,
+        remembered: bool,
+        moves: bool,
     ) -> tuple[Vector, float] | None:
         if sum(votes.weights_changed() for votes in self._stages.votes):  # ask every one of them
             self._mean.review()
@@ -316,9 +343,9 @@ class OverSender:
         weight = arrival.evidence["vote"] = self._stages.weight(update.client)
         lead = self._stages.lead * weight if accepted and arrival.known else 0.0
         if remembered:
-            replaced = self._mean.replace(update.client, update.delta, *kept, weight, lead)
+            replaced = self._mean.replace(update.client, update.delta, *kept, weight, lead, may_vote=moves)
         else:
-            replaced = self._mean.replace(update.client, update.delta, 0.0, 1.0, None, weight, 0.0)
+            replaced = self._mean.replace(update.client, update.delta, 0.0, 1.0, None, weight, 0.0, may_vote=False)
         return None if replaced is None else (replaced.direction, math.sqrt(replaced.direction_square))
 
     def agreement(self, delta: Vector) -> float | None:

@@ -63,8 +63,10 @@ class Pipeline:
         kept = self.passes.shorten(update, arrival, measured, longest, furthest)
         for votes in self.stages.votes:
             votes.hear(arrival, accepted=rejected is None, remembered=remembered)
-        step = self.passes.step(update, arrival, kept, model.params, accepted=rejected is None, remembered=remembered)
-        moves = self._spend(arrival)
+        accepted, moves = rejected is None, self._spend(arrival)
+        step = self.passes.step(
+            update, arrival, kept, model.params, accepted=accepted, remembered=remembered, moves=moves
+        )
         self._forget_one_too_many()
         self._num_arrivals += 1
         if self.stages.estimate is not None:
@@ -72,7 +74,7 @@ class Pipeline:
         direction = None
         if step is not None and moves:
             direction, arrival.evidence["direction_norm"] = step
-        return Verdict(rejected is None, self._reason(arrival, rejected, moves), direction, arrival.evidence)
+        return Verdict(accepted, self._reason(arrival, rejected, moves), direction, arrival.evidence)
 
     def meet(self, client: ClientId, name: str) -> None:
         """The outside world calls this client so."""

@@ -77,7 +77,7 @@ OF_MINORITY = ("minority_share", "minority_class")
 OF_LOCAL_TRAINING = ("local_steps", "local_lr")
 """The same of clients that train for several steps."""
 
-OFF_BY_DEFAULT: Mapping[str, Any] = {"max_seats": None, "sketch_dtype": "float32"}
+OFF_BY_DEFAULT: Mapping[str, Any] = {"max_votes": 1000, "max_seats": None, "sketch_dtype": "float32"}
 """The same of a defense's settings, while they have these values."""
 
 

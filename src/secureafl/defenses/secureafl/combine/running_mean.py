@@ -5,6 +5,12 @@
 v is the sender's update after the limits, w its weight. The sum is exact (see `kernels.sums`), so it is at any time
 what it would be if it were computed anew, and needs no correction.
 
+A vote is as old as its client's last update. A mean of many old votes makes the model swing, further with every swing
+once the learning rate, the age and the curvature together are large. So only `max_votes` clients vote at a time. Who
+comes and has no vote takes that of a client drawn by lot: old votes then fade, and do not leave all at once, which would
+make the model swing again. An update over its client's budget takes nobody's vote, or who sends more often than others
+would vote more often.
+
 Rows are what costs memory. With `max_seats`, only so many clients have one: a *seat*. Who comes without takes that of
 the client heard least recently, whose vote leaves the sum until it comes back. It is met again then, but there is
 nothing to compare its update with.
@@ -27,7 +33,7 @@ from secureafl.errors import StateError
 from secureafl.history import LastUpdates, RowStore, RowType
 from secureafl.types import Array, ClientId, StateDict, StateView, Vector
 
-MAX_VOTES = 1 << 20
+MOST_ADDED = 1 << 20
 """So many updates of the greatest length, all in one coordinate, can be added up."""
 
 
@@ -35,23 +41,32 @@ class RunningMean(Combiner):
     """Keeps everyone's last update, its weight, and their mean.
 
     clip_norm  the greatest length that an update may count as
+    max_votes  clients that vote at a time; None for all whose last update is kept
     max_seats  clients whose last update is kept; None for all
     kind       how updates are kept: in 32 bits, or rounded to 16
     store      where they are kept; None for memory
+    seed       of the lots
     """
 
     def __init__(
         self,
         dim: int,
         clip_norm: float = 50.0,
+        max_votes: int | None = 1000,
         max_seats: int | None = None,
         kind: RowType = "float32",
         store: RowStore | None = None,
+        seed: int = 0,
     ) -> None:
         self.rows = LastUpdates(dim, kind, store)
+        self.max_votes = max_votes
         self.max_seats = max_seats
+        self._seed = seed
+        self._num_lots = 0
+        self._voters: list[ClientId] = []
+        self._places: dict[ClientId, int] = {}  # of those in `_voters`
         self._met = Column(np.bool_, False)
-        self.unit = 2.0 ** (math.ceil(math.log2(clip_norm * MAX_VOTES)) - 62)
+        self.unit = 2.0 ** (math.ceil(math.log2(clip_norm * MOST_ADDED)) - 62)
         self._votes: kernels.Sum = np.zeros(dim, np.int64)
         self._weights: dict[ClientId, int] = {}  # in units of 1 / FULL; rows without weight are not in the sum
         self._all_weights = 0
@@ -83,10 +98,13 @@ class RunningMean(Combiner):
         sketches: tuple[Vector, Vector] | None,
         weight: float,
         lead: float,
+        *,
+        may_vote: bool = True,
     ) -> kernels.Replaced | None:
         """Make v = of_delta delta + of_row v_last the client's vote; None while nobody has one.
 
         sketches  of v, and of the model the update was made for; None if the client's row stays as it is
+        may_vote  whether its client, if it has no vote and too many have one, takes somebody's
         """
         row = self.rows.read(client)
         if row is None:
@@ -97,7 +115,8 @@ class RunningMean(Combiner):
             row = self.rows.add(client, *sketches)
         elif self.max_seats is not None:
             self.rows.move_to_end(client)
-        before, after = self._weights.get(client, 0), round(weight * kernels.FULL)
+        self._give_vote(client, instead=may_vote)
+        before, after = self._weights.get(client, 0), self._vote_of(client, weight)
         self._weigh(client, after)
         vector = self.rows.vector(client)
         fitted = None
@@ -125,7 +144,7 @@ class RunningMean(Combiner):
 
     def reweigh(self, client: ClientId, weight: float) -> None:
         """Give the client's vote another weight. It shows in the next mean."""
-        before, after = self._weights.get(client, 0), round(weight * kernels.FULL)
+        before, after = self._weights.get(client, 0), self._vote_of(client, weight)
         if client in self.rows and after != before:
             kernels.reweigh(self._votes, self.rows.last_delta(client), before, after, self.unit)
             self._weigh(client, after)
@@ -144,13 +163,39 @@ class RunningMean(Combiner):
         self._unseat(client)
         del self._met[client]
 
+    def _vote_of(self, client: ClientId, weight: float) -> int:
+        """The weight in the sum of one who would have this weight if it votes now."""
+        return round(weight * kernels.FULL) if client in self._places else 0
+
+    def _give_vote(self, client: ClientId, *, instead: bool) -> None:
+        """Let the client vote; if too many do, and it may, instead of one drawn by lot."""
+        if client in self._places:
+            return
+        if self.max_votes is not None and len(self._voters) >= self.max_votes:
+            if not instead:
+                return
+            self._num_lots += 1
+            lot = np.random.default_rng((self._seed, self._num_lots)).integers(len(self._voters))
+            self._take_vote(self._voters[lot])
+        self._places[client] = len(self._voters)
+        self._voters.append(client)
+
+    def _take_vote(self, client: ClientId) -> None:
+        place = self._places.pop(client, None)
+        if place is None:
+            return
+        last = self._voters.pop()
+        if last != client:
+            self._voters[place], self._places[last] = last, place
+        self.reweigh(client, 0.0)
+
     def _make_room(self) -> None:
         """Give up the seat of the client heard least recently, if there is none left."""
         if self.max_seats is not None and len(self.rows) >= self.max_seats:
             self._unseat(next(iter(self.rows)))
 
     def _unseat(self, client: ClientId) -> None:
-        self.reweigh(client, 0.0)
+        self._take_vote(client)
         self.rows.drop(client)
 
     def state_dict(self) -> StateDict:
@@ -163,6 +208,8 @@ class RunningMean(Combiner):
         return {
             "votes": self._votes.copy(),
             "weights": np.array(list(self._weights.items()), np.int64).reshape(-1, 2),
+            "voters": np.array(self._voters, np.int64),
+            "num_lots": np.array(self._num_lots, np.int64),
             "to_visit": np.array(self._to_visit, np.int64),
             "mean": self.mean.copy(),
             "met": self._met.clients(),
@@ -174,6 +221,9 @@ class RunningMean(Combiner):
         self._votes = np.array(state["votes"], np.int64)
         self._weights = {ClientId(client): weight for client, weight in np.asarray(state["weights"]).tolist()}
         self._all_weights = sum(self._weights.values())
+        self._voters = [ClientId(client) for client in np.asarray(state["voters"]).tolist()]
+        self._places = {client: place for place, client in enumerate(self._voters)}
+        self._num_lots = int(state["num_lots"])
         self._to_visit = [ClientId(client) for client in np.asarray(state["to_visit"]).tolist()]
         self.mean = np.array(state["mean"], np.float32)
         self.mean_square = kernels.dot(self.mean, self.mean)
