@@ -65,7 +65,15 @@ class Acknowledged:
 class Server:
     """One process, with a link of its own to the database."""
 
-    def __init__(self, name: str, postgres: PostgresServer, run: str, folder: Path, patience: float = 0.0) -> None:
+    def __init__(
+        self,
+        name: str,
+        postgres: PostgresServer,
+        run: str,
+        folder: Path,
+        patience: float = 0.0,
+        lease_seconds: float = LEASE_SECONDS,
+    ) -> None:
         self.name = name
         self.link = Link(postgres.port)
         self.log = folder / name
@@ -74,7 +82,7 @@ class Server:
         context = multiprocessing.get_context("forkserver")
         self._process = context.Process(
             target=failover_worker.serve,
-            args=(url, LEASE_SECONDS, str(self.log), str(folder / "stop"), patience),
+            args=(url, lease_seconds, str(self.log), str(folder / "stop"), patience),
             daemon=True,
         )
         self._process.start()
@@ -186,6 +194,7 @@ class Trial:
         self._start()
         deadline = time.monotonic() + PATIENCE
         while not self._all[0].acknowledged():
+            assert self._all[0].lives, self._all[0].end()
             assert time.monotonic() < deadline
             time.sleep(0.05)
         for statement in WATCH:

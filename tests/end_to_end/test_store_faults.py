@@ -126,7 +126,7 @@ def test_a_database_that_a_full_disk_brought_down_has_all_that_was_acknowledged(
 ) -> None:
     """Without room for its write-ahead log, PostgreSQL ends. It is the operator's to start again."""
     with running(fsync=True, wal=database_disk) as postgres:
-        kept = StoreSettings(run_dir=postgres.url("full"), snapshot_every=10_000, lease_seconds=2.0)
+        kept = StoreSettings(run_dir=postgres.url("full"), snapshot_every=10_000)
         leave_free(database_disk, 1 << 20)
         acknowledged, said = fill(kept)
         assert str(kept.run_dir) in said

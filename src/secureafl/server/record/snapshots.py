@@ -52,7 +52,8 @@ class Snapshots:
             with self._files.local(FIRST) as path:
                 return np.asarray(load(path.read_bytes())["params"], np.float32)
         except (OSError, SafetensorError, KeyError, ValueError) as error:
-            raise StoreError(f"cannot read the run's first model, {self._files.where(FIRST)}: {error}") from None
+            kind = UnreachableError if isinstance(error, ConnectionError) else StoreError
+            raise kind(f"cannot read the run's first model, {self._files.where(FIRST)}: {error}") from None
 
     def write(self, version: int, state: Mapping[str, Array | ArrayInRows]) -> str:
         """Write a snapshot so that no crash leaves half of one; returns its SHA-256. The next one may build on it."""
