@@ -59,10 +59,6 @@ class S3Server:
         with mock.patch.dict(os.environ, self.environment):
             return boto3.client("s3")
 
-    def pause(self, stopped: bool) -> None:
-        """Let it stand still, or go on."""
-        self._process.send_signal(19 if stopped else 18)
-
     def stop(self) -> None:
         """End it."""
         self._process.kill()
