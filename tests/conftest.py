@@ -1,8 +1,10 @@
 import contextlib
+import dataclasses
 import os
 import re
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +13,11 @@ from hypothesis import settings
 from tests.lab.real_data import RealData
 from tests.lab.tiny import write_tiny_fashion
 from tests.postgres import PostgresServer, Tamper, is_installed, running
+from tests.s3 import BUCKET, S3Server, serving
 
 from secureafl.kernels import compiling
 from secureafl.server.record.address import Place, RunUrl
+from secureafl.server.record.objects import objects_at
 
 # Processes that tests start are often given a cache folder of their own; they need not compile kernels anew for that.
 os.environ.setdefault("NUMBA_CACHE_DIR", str(compiling.folder()))
@@ -59,12 +63,43 @@ def run_url(request: pytest.FixtureRequest, postgres: PostgresServer) -> RunUrl:
     return postgres.url(f"{abs(hash(request.node.nodeid)) % 10**8}-{name}"[:40])
 
 
-@pytest.fixture(params=["folder", "postgres"])
+@pytest.fixture(scope="session")
+def s3() -> Iterator[S3Server]:
+    """A real server that speaks S3, started when the first test needs it."""
+    with serving() as server:
+        yield server
+
+
+@pytest.fixture
+def bucket(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A bucket, and all that is needed to reach it."""
+    for name, value in s3.environment.items():
+        monkeypatch.setenv(name, value)
+    return f"s3://{BUCKET}/tests"
+
+
+@pytest.fixture(params=["folder", "s3"])
+def objects(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Where the objects of a run in a database can be kept."""
+    return str(tmp_path / "objects") if request.param == "folder" else request.getfixturevalue("bucket")
+
+
+@pytest.fixture
+def url_with_objects(run_url: RunUrl, objects: str) -> RunUrl:
+    """A run in a database, with its bytes elsewhere."""
+    return dataclasses.replace(run_url, objects=objects)
+
+
+@pytest.fixture(params=["folder", "postgres", "postgres, objects in a folder", "postgres, objects in s3"])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
-    """Where a run can be kept: whatever holds for one kind of place holds for the other."""
+    """Where a run can be kept: whatever holds for one kind of place holds for the others."""
     if request.param == "folder":
         return tmp_path / "run"
     url: RunUrl = request.getfixturevalue("run_url")
+    if request.param.endswith("folder"):
+        return dataclasses.replace(url, objects=str(tmp_path / "objects"))
+    if request.param.endswith("s3"):
+        return dataclasses.replace(url, objects=request.getfixturevalue("bucket"))
     return url
 
 
@@ -80,3 +115,18 @@ def tamper(request: pytest.FixtureRequest, place: Place) -> Tamper:
             return database.execute(statement).fetchall()
 
     return execute
+
+
+@pytest.fixture
+def alter_update(place: Place, tamper: Tamper) -> Callable[[int], None]:
+    """Change the bytes of the update in one row, wherever they are."""
+
+    def alter(number: int) -> None:
+        if isinstance(place, RunUrl) and place.objects is not None:
+            [(location, name)] = tamper(f"SELECT location, object FROM objects, updates WHERE number = {number}")
+            objects = objects_at(location)
+            objects.write(name, BytesIO(b"".join(objects.read(name))[1:]))
+        else:
+            tamper(f"UPDATE updates SET update_bytes = substr(update_bytes, 2) WHERE number = {number}")
+
+    return alter

@@ -38,17 +38,19 @@ def is_installed() -> bool:
 class PostgresServer:
     """One server and its cluster. Clients connect without a password."""
 
-    def __init__(self, folder: Path, *, fsync: bool = False) -> None:
+    def __init__(self, folder: Path, *, fsync: bool = False, wal: Path | None = None) -> None:
+        """`wal` is a folder for the write-ahead log alone."""
         self._fsync = "on" if fsync else "off"
         self._cluster = folder / "cluster"
         self._log = folder / "log"
         self._user: str | None = None
         if os.getuid() == 0:  # which the server refuses to run as
             self._user = "postgres"
-            shutil.chown(folder, self._user)
-        self._call(
-            "initdb", f"--pgdata={self._cluster}", f"--username={USER}", "--auth=trust", "--no-sync", "--locale=C"
-        )
+            for each in filter(None, (folder, wal)):
+                shutil.chown(each, self._user)
+        elsewhere = [] if wal is None else [f"--waldir={wal / 'wal'}"]
+        named = [f"--pgdata={self._cluster}", f"--username={USER}", *elsewhere]
+        self._call("initdb", *named, "--auth=trust", "--no-sync", "--locale=C")
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.port = free.getsockname()[1]
@@ -64,16 +66,22 @@ class PostgresServer:
         self.pid = int((self._cluster / "postmaster.pid").read_text().split()[0])
 
     def stop(self, number: signal.Signals = signal.SIGINT) -> None:
-        """End the server; SIGINT ends its connections in order."""
-        os.kill(self.pid, number)
+        """End the server, if it has not ended by itself; SIGINT ends its connections in order."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, number)
         deadline = time.monotonic() + PATIENCE
         while _lives(self.pid):
-            assert time.monotonic() < deadline, self._log.read_text()
+            assert time.monotonic() < deadline, self.said
             time.sleep(0.02)
 
     def connect(self, database: str = "runs") -> psycopg.Connection[tuple[Any, ...]]:
         """A connection to one of its databases, in autocommit mode."""
         return psycopg.connect(f"postgresql://{USER}@127.0.0.1:{self.port}/{database}", autocommit=True)
+
+    @property
+    def said(self) -> str:
+        """Its log."""
+        return self._log.read_text()
 
     def url(self, name: str) -> RunUrl:
         """The run of this name."""
@@ -106,10 +114,12 @@ def _lives(pid: int) -> bool:
 
 
 @contextlib.contextmanager
-def running(*, fsync: bool = False) -> Iterator[PostgresServer]:
-    """A server for the time of some tests; `fsync` as in real life, where a power cut must lose nothing."""
-    with tempfile.TemporaryDirectory(prefix="secureafl-postgres-", ignore_cleanup_errors=True) as folder:
-        server = PostgresServer(Path(folder), fsync=fsync)
+def running(*, fsync: bool = False, folder: Path | None = None, wal: Path | None = None) -> Iterator[PostgresServer]:
+    """A server for the time of some tests; `fsync` as in real life, where a power cut must lose nothing. Without a
+    `folder`, in one of its own.
+    """
+    with tempfile.TemporaryDirectory(prefix="secureafl-postgres-", ignore_cleanup_errors=True) as own:
+        server = PostgresServer(folder or Path(own), fsync=fsync, wal=wal)
         try:
             yield server
         finally:

@@ -49,7 +49,7 @@ def test_images_are_of_both_engines_and_run_without_root() -> None:
     stages = re.split(r"^FROM ", DOCKERFILE, flags=re.MULTILINE)[1:]
     named = {stage.split()[2]: stage for stage in stages}
     for engine in ("flower", "nvflare"):
-        assert f"[{engine},ops,postgres]" in named[engine]
+        assert f"[{engine},ops,postgres,s3]" in named[engine]
         assert "USER 10001" in named[engine]
     kept = (DEPLOY.parent / ".dockerignore").read_text().splitlines()
     for line in re.findall(r"^COPY (?!--from)(.*)$", DOCKERFILE, re.MULTILINE):

@@ -35,6 +35,30 @@ def test_every_command_works_on_a_url(run_url: RunUrl, tmp_path: Path, monkeypat
     assert say("copy", tmp_path / "back", f"{run_url}-again").splitlines()[-1] == head
 
 
+def test_every_command_works_on_a_run_with_objects(
+    run_url: RunUrl, bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    record(tmp_path / "run", 60).journal.close()
+    head = say("verify", tmp_path / "run").splitlines()[-1]
+    for place in (bucket, tmp_path / "objects"):
+        url = f"{run_url}-{len(str(place))}"
+        assert say("copy", tmp_path / "run", url, "--objects", place).splitlines()[-1] == head
+        assert say("verify", url).splitlines()[-1] == head
+        assert "Arrival 3: client" in say("audit", url, "--update", 3)
+        assert "60 arrivals, secureafl then, kardam now" in " ".join(say("replay", url, "--defense", "kardam").split())
+        fixed = tmp_path / f"fixed-{len(str(place))}"
+        assert "The repaired run is in" in say("eject", url, "--client", "client-3", "--out", fixed)
+        assert say("copy", url, tmp_path / f"back-{len(str(place))}").splitlines()[-1] == head
+    assert len(list((tmp_path / "objects").rglob("updates/*"))) == 60
+
+
+def test_objects_are_for_a_copy_in_a_database(tmp_path: Path) -> None:
+    done = runner.invoke(app, ["copy", str(tmp_path / "run"), str(tmp_path / "copy"), "--objects", str(tmp_path)])
+    assert done.exit_code == 2
+    assert "is for a run in a database" in " ".join(done.output.split())
+
+
 def test_a_head_in_a_database_is_signed_into_the_present_folder(
     run_url: RunUrl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

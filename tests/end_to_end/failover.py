@@ -1,11 +1,11 @@
 """Fail-over under load, against a real PostgreSQL: leaders are killed, stopped past their lease and woken, and cut off.
 
-    python -m tests.end_to_end.failover --killed 20 --stopped 10 --cut 10 --out results/failover.json
+    python -m tests.end_to_end.failover --killed 20 --stopped 10 --cut 10 --load 100 --out results/failover.json
 
 A few servers in processes of their own share one run. One leads it, and does its clients' work; the others follow it as
 standbys and take over in their own process. Each writes down, outside the database, every arrival that was
 acknowledged. The database itself writes down who inserted which row under which epoch, and when the lease changed
-hands.
+hands. Each leader acknowledges `--load` arrivals at least before it is disturbed.
 """
 
 from __future__ import annotations
@@ -65,7 +65,15 @@ class Acknowledged:
 class Server:
     """One process, with a link of its own to the database."""
 
-    def __init__(self, name: str, postgres: PostgresServer, run: str, folder: Path, patience: float = 0.0) -> None:
+    def __init__(
+        self,
+        name: str,
+        postgres: PostgresServer,
+        run: str,
+        folder: Path,
+        patience: float = 0.0,
+        lease_seconds: float = LEASE_SECONDS,
+    ) -> None:
         self.name = name
         self.link = Link(postgres.port)
         self.log = folder / name
@@ -74,7 +82,7 @@ class Server:
         context = multiprocessing.get_context("forkserver")
         self._process = context.Process(
             target=failover_worker.serve,
-            args=(url, LEASE_SECONDS, str(self.log), str(folder / "stop"), patience),
+            args=(url, lease_seconds, str(self.log), str(folder / "stop"), patience),
             daemon=True,
         )
         self._process.start()
@@ -141,7 +149,9 @@ class Outcome:
 class Trial:
     """One run, its servers, and what is done to them."""
 
-    def __init__(self, postgres: PostgresServer, run: str, folder: Path, seed: int) -> None:
+    def __init__(self, postgres: PostgresServer, run: str, folder: Path, seed: int, load: int) -> None:
+        """`load` is how many arrivals are acknowledged between two disturbances, or more."""
+        self._load = load
         self._postgres = postgres
         self._run = run
         self._folder = folder
@@ -166,7 +176,7 @@ class Trial:
         return max(newest, key=lambda pair: pair[0])[1] if newest else None
 
     def _wait_for_load(self) -> Server:
-        """A leader that has acknowledged a few arrivals, with a standby that is ready."""
+        """A leader that has acknowledged its arrivals, with a standby that is ready."""
         seen: dict[str, int] = {}
         deadline = time.monotonic() + PATIENCE
         while True:
@@ -174,7 +184,7 @@ class Trial:
             leader = self._leader()
             if leader is not None and sum(server.is_ready for server in self._present()) > 1:
                 seen.setdefault(leader.name, leader.acknowledged()[-1].version)
-                if leader.acknowledged()[-1].version > seen[leader.name] + 2:
+                if leader.acknowledged()[-1].version >= seen[leader.name] + self._load:
                     time.sleep(self._rng.uniform(0.0, 0.3))
                     return leader
             assert time.monotonic() < deadline, [server.end() for server in self._all if not server.lives]
@@ -184,6 +194,7 @@ class Trial:
         self._start()
         deadline = time.monotonic() + PATIENCE
         while not self._all[0].acknowledged():
+            assert self._all[0].lives, self._all[0].end()
             assert time.monotonic() < deadline
             time.sleep(0.05)
         for statement in WATCH:
@@ -207,11 +218,16 @@ class Trial:
         elif kind == "cut":
             leader.link.mend()
 
+    @property
+    def newest(self) -> int:
+        """The newest arrival that was acknowledged."""
+        return max(log[-1].version for server in self._all if (log := server.acknowledged()))
+
     def _first_after(self, epoch: int) -> Acknowledged:
         deadline = time.monotonic() + PATIENCE
         while True:
             self._keep_up()
-            latest = [log[-50:] for server in self._present() if (log := server.acknowledged())]
+            latest = [log[-500:] for server in self._present() if (log := server.acknowledged())]
             later = [each for log in latest for each in log if each.epoch > epoch]
             if later:
                 return min(later, key=lambda each: each.at)
@@ -250,11 +266,11 @@ class Trial:
 
 
 @contextlib.contextmanager
-def trial(postgres: PostgresServer, run: str, seed: int = 0) -> Iterator[Trial]:
+def trial(postgres: PostgresServer, run: str, seed: int, load: int) -> Iterator[Trial]:
     """A run under load, until the context ends."""
     multiprocessing.get_context("forkserver").set_forkserver_preload([failover_worker.__name__])
     with tempfile.TemporaryDirectory(prefix="secureafl-") as folder:
-        found = Trial(postgres, run, Path(folder), seed)
+        found = Trial(postgres, run, Path(folder), seed, load)
         try:
             found.begin()
             yield found
@@ -262,29 +278,31 @@ def trial(postgres: PostgresServer, run: str, seed: int = 0) -> Iterator[Trial]:
             found.close()
 
 
-def disturb(postgres: PostgresServer, run: str, counts: dict[str, int], seed: int = 0) -> Outcome:
-    """So many disturbances of each kind, in a drawn order."""
+def disturb(postgres: PostgresServer, run: str, counts: dict[str, int], seed: int = 0, load: int = 3) -> Outcome:
+    """So many disturbances of each kind, in a drawn order, with so many arrivals between them at least."""
     kinds = [kind for kind, count in counts.items() for _ in range(count)]
     random.Random(seed).shuffle(kinds)
-    with trial(postgres, run, seed) as found:
+    with trial(postgres, run, seed, load) as found:
         for place, kind in enumerate(kinds):
             found.disturb(kind)
-            sys.stdout.write(f"{place + 1} of {len(kinds)}: {kind}, {found.outcome.seconds[kind][-1]:.2f} s\n")
+            took = found.outcome.seconds[kind][-1]
+            sys.stdout.write(f"{place + 1} of {len(kinds)}: {kind}, {took:.2f} s, at arrival {found.newest}\n")
             sys.stdout.flush()
         return found.conclude()
 
 
-def summary(outcome: Outcome, seed: int) -> dict[str, Any]:
+def summary(outcome: Outcome, seed: int, load: int) -> dict[str, Any]:
     said = subprocess.run(["git", "describe", "--always", "--dirty", "--abbrev=7"], capture_output=True, text=True)
     spread = {
         kind: {"count": len(some), "median": round(statistics.median(some), 3), "worst": round(max(some), 3)}
         for kind, some in {**outcome.seconds, "all": outcome.all_seconds}.items()
     }
     return {
-        "command": "python -m tests.end_to_end.failover --killed N --stopped N --cut N --out FILE",
+        "command": "python -m tests.end_to_end.failover --killed N --stopped N --cut N --load N --out FILE",
         "commit": said.stdout.strip(),
         "seed": seed,
         "lease seconds": LEASE_SECONDS,
+        "arrivals between disturbances, at least": load,
         "parameters": failover_worker.PROBLEM.dim,
         "seconds without a leader": spread,
         "acknowledged arrivals": outcome.num_acknowledged,
@@ -301,13 +319,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.end_to_end.failover", description=__doc__)
     for kind, count in (("killed", 20), ("stopped", 10), ("cut", 10)):
         parser.add_argument(f"--{kind}", type=int, default=count)
+    parser.add_argument("--load", type=int, default=100, help="arrivals between two disturbances, at least")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, metavar="FILE", help="keep the figures here (JSON)")
     chosen = parser.parse_args(arguments)
     counts = {"killed": chosen.killed, "stopped": chosen.stopped, "cut": chosen.cut}
     with running() as postgres:
-        outcome = disturb(postgres, "failover", counts, chosen.seed)
-    found = summary(outcome, chosen.seed)
+        outcome = disturb(postgres, "failover", counts, chosen.seed, chosen.load)
+    found = summary(outcome, chosen.seed, chosen.load)
     text = json.dumps(found, indent=2)
     sys.stdout.write(text + "\n")
     if chosen.out is not None:

@@ -15,6 +15,7 @@ from secureafl.server.record.entries import Event
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "runbook.md"
 
 MARKER = "RUNBOOK_DRILL"
+PATIENCE = 1800.0
 
 pytestmark = pytest.mark.end_to_end
 
@@ -28,7 +29,7 @@ def test_every_command_of_the_drill_does_what_the_runbook_says(tmp_path: Path, p
     marker = uuid.uuid4().hex
     env = {**os.environ, "RUN": f"{database}/drill", "DATABASE": database, "PATH": path, MARKER: marker}
     try:
-        follow(PAGE, tmp_path, env)
+        follow(PAGE, tmp_path, env, timeout=PATIENCE)
     finally:
         end_processes(f"{MARKER}={marker}")
     for place in (postgres.url("drill"), tmp_path / "here" / "copied"):

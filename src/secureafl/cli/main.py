@@ -24,7 +24,7 @@ from secureafl.defenses import DEFENSES, DefenseEntry, find_defense
 from secureafl.errors import SettingsError
 from secureafl.fitted import FittedTable, PlainConsole
 from secureafl.plugins import installed, load_object
-from secureafl.server.record.address import Place, parse_place, store_of
+from secureafl.server.record.address import Place, parse_place, store_of, with_objects
 from secureafl.server.record.entries import Event
 from secureafl.server.record.names import ClientNames, names_of
 from secureafl.server.record.resumption import ask_to_resume
@@ -301,12 +301,16 @@ def verify(
 def copy(
     run: RunArgument,
     to: Annotated[str, typer.Argument(metavar="TO", help="Folder or URL for the copy. It holds no run yet.")],
+    objects: Annotated[
+        str | None,
+        typer.Option(help="For a copy in a database: a folder, or s3://BUCKET/PREFIX, for updates and snapshots."),
+    ] = None,
 ) -> None:
     """Copy a run from a folder to a database, or back, and check the copy row by row. The run itself stays as it is.
 
     For example: `secureafl copy runs/today postgresql://secureafl@db/runs/today`. The run's server has to be stopped.
     """
-    target = parse_place(to)
+    target = with_objects(parse_place(to), objects)
     _say_whole(target, copying.copy(parse_place(run), target))
 
 

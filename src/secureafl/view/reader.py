@@ -64,6 +64,7 @@ class RunReader:
         self.facts: dict[str, Any] = {}
         self.arrivals = Arrivals()
         self.records: dict[str, ClientRecord] = {}
+        self._by_name: list[ClientRecord] = []
         self.rejections: Counter[str] = Counter()
         self.troubles: Counter[str] = Counter()
         self.events: deque[Entry] = deque(maxlen=KEPT_EVENTS)
@@ -95,6 +96,12 @@ class RunReader:
             self.standbys = self._store.standbys()
             self._read_at = time.monotonic()
             return self.last_number > before
+
+    def by_name(self) -> list[ClientRecord]:
+        """The records in the order of their clients' ids. It is not to be changed."""
+        if len(self._by_name) != len(self.records):
+            self._by_name = [self.records[client] for client in sorted(self.records)]
+        return self._by_name
 
     @property
     def state(self) -> State:

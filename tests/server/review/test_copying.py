@@ -1,3 +1,4 @@
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -20,15 +21,29 @@ def dump(folder: Path) -> dict[str, bytes]:
     return {**files, "model": (folder / "model.safetensors").read_bytes()}
 
 
+@pytest.fixture(params=["database", "objects in a folder", "objects in s3"])
+def target(request: pytest.FixtureRequest, tmp_path: Path, run_url: RunUrl) -> RunUrl:
+    """Where the copy goes, and its bytes."""
+    if request.param == "database":
+        return run_url
+    objects = request.getfixturevalue("bucket") if request.param.endswith("s3") else str(tmp_path / "objects")
+    return replace(run_url, objects=objects)
+
+
 @pytest.mark.parametrize("kept", [{}, {"keep_rows": 30}, {"max_journal_bytes": 1000}])
-def test_a_run_goes_to_a_database_and_back_bit_for_bit(kept: dict[str, int], tmp_path: Path, run_url: RunUrl) -> None:
+def test_a_run_goes_to_a_database_and_back_bit_for_bit(
+    kept: dict[str, int], tmp_path: Path, target: RunUrl, postgres: PostgresServer
+) -> None:
     run = Run(machine(), settings(tmp_path / "run", **kept), facts=FACTS)
     advance(run, 90)
     run.finish()
     run.close()
     (tmp_path / "run" / "model.safetensors").write_bytes(np.arange(3_000_000, dtype=np.float32).tobytes())
     whole = verify(tmp_path / "run")
-    assert copy(tmp_path / "run", run_url) == whole
+    assert copy(tmp_path / "run", target) == whole
+    [(in_database,)] = postgres.execute(target, "SELECT count(update_bytes) FROM updates")
+    assert (in_database > 0) == (target.objects is None)
+    run_url = replace(target, objects=None)  # whoever reads the run, or resumes it, need not know
     resumed = Run.resume(machine(), settings(run_url, **kept), facts=FACTS)
     assert state(resumed) == undisturbed(90)
     resumed.close()

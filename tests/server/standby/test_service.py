@@ -26,7 +26,7 @@ from secureafl.server.standby.metrics import STANDBY_METRICS, StandbyCollector
 from secureafl.server.standby.service import StandbyService
 from secureafl.view import terminal
 
-PATIENCE = 60.0
+PATIENCE = 180.0
 FACTS = {**LARGE_FACTS, "defense": "secureafl"}
 
 
@@ -130,27 +130,47 @@ def resume_recorded(url: RunUrl) -> Run:
 def test_of_two_standbys_one_starts_a_server_and_tries_again_if_none_leads(
     run_url: RunUrl, serve: Callable[..., Served], tmp_path: Path
 ) -> None:
-    run = Run(machine(), settings(run_url, lease_seconds=1.0), facts=FACTS)
+    run = Run(machine(), settings(run_url, lease_seconds=4.0), facts=FACTS)
     advance(run, 3)
     called = tmp_path / "called"
-    both = [serve(run_url, touch(called), start_seconds=2.0) for _ in range(2)]
+    both = [serve(run_url, touch(called), start_seconds=8.0) for _ in range(2)]
     wait_for(lambda: all(each.service.num_rows for each in both), both)
-    time.sleep(1.5)
+    time.sleep(5.0)
     assert not called.exists(), "the run has a leader"
     die(run)
     wait_for(called.exists)
     time.sleep(1.0)
     assert called.read_text() == "x", "only one of them starts a server"
     wait_for(lambda: called.read_text() == "xx")
-    assert any("no server took the lease in 2 s; trying again in 2 s" in line for each in both for line in each.said)
+    assert any("no server took the lease in 8 s; trying again in 2 s" in line for each in both for line in each.said)
 
 
 def test_a_command_that_fails_is_named(run_url: RunUrl, serve: Callable[..., Served], tmp_path: Path) -> None:
-    run = Run(machine(), settings(run_url, lease_seconds=1.0), facts=FACTS)
+    run = Run(machine(), settings(run_url, lease_seconds=5.0), facts=FACTS)
     advance(run, 3)
     die(run)
     standby = serve(run_url, touch(tmp_path / "called", code=3))
     wait_for(lambda: any("ended with exit code 3; trying again" in line for line in standby.said), standby)
+
+
+def test_it_waits_for_objects_that_cannot_be_reached(
+    run_url: RunUrl, serve: Callable[..., Served], tmp_path: Path
+) -> None:
+    objects = tmp_path / "objects"
+    run = Run(machine(), settings(run_url, objects=str(objects)), facts=FACTS)
+    advance(run, 3)
+    run.close()
+    objects.rename(tmp_path / "aside")
+    standby = serve(run_url)
+    wait_for(lambda: standby.said, standby)
+    time.sleep(1.5)
+    assert standby.error is None
+    [said] = [line for line in standby.said if "waiting for it" in line]
+    assert f"the folder {objects}" in said
+    assert "is not there: mount it, or restore it" in said
+    (tmp_path / "aside").rename(objects)
+    wait_for(lambda: any("can be reached again" in line for line in standby.said), standby)
+    wait_for(lambda: standby.service.num_rows, standby)
 
 
 def test_damage_ends_it_with_its_name(run_url: RunUrl, serve: Callable[..., Served], postgres: PostgresServer) -> None:

@@ -7,7 +7,7 @@ a `?`, is what PostgreSQL's own tools take. A password in it is never shown.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, TypeAlias
 from urllib.parse import unquote, urlsplit
@@ -16,6 +16,7 @@ from pydantic import PlainSerializer, PlainValidator
 
 from secureafl.errors import SettingsError
 from secureafl.server.record.folder import FolderStore
+from secureafl.server.record.objects import parse_objects
 from secureafl.server.record.store import Store
 
 LEASE_SECONDS = 10.0
@@ -33,6 +34,9 @@ class RunUrl:
     """The database, as PostgreSQL's tools take it; it may hold a password."""
     shown: str
     """The whole, without a password and what follows a `?`."""
+    objects: str | None = None
+    """Where the updates and files of a run that begins here are kept; None for the database itself. A run that has
+    begun knows it."""
 
     @classmethod
     def parse(cls, text: str) -> RunUrl:
@@ -71,6 +75,15 @@ def parse_place(named: object) -> Place:
     if scheme not in _SCHEMES:
         raise SettingsError(f"no run can be kept in {scheme}: name a folder, or postgresql://USER@HOST/DATABASE/RUN")
     return RunUrl.parse(named)
+
+
+def with_objects(place: Place, objects: str | None) -> Place:
+    """The same place, for a run whose updates and files are kept in `objects`."""
+    if objects is None:
+        return place
+    if isinstance(place, Path):
+        raise SettingsError(f"objects = {objects!r} is for a run in a database, and {place} is a folder: leave it out")
+    return replace(place, objects=parse_objects(objects))
 
 
 PlaceSetting = Annotated[Place, PlainValidator(parse_place), PlainSerializer(str)]

@@ -15,7 +15,7 @@ import json
 import math
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from secureafl.errors import StoreError, UnreachableError
 from secureafl.server.record.chain import Head, first_hash, row_hash
@@ -33,6 +33,7 @@ _MISSING_UPDATE = (
     " AND number > (SELECT coalesce(max(base), 0) FROM log WHERE event = ?)"
 )
 _BATCH = 500
+Result = TypeVar("Result")
 
 
 class Journal:
@@ -137,7 +138,7 @@ class Journal:
         if not last:
             return
         with self._lock, self._writing():
-            self._tables.change("DELETE FROM updates WHERE number <= ?", [up_to])
+            self._tables.forget_updates(up_to)
             self._tables.change("DELETE FROM log WHERE number <= ?", [up_to])
             said = _stored(entry, self._head.number + 1, None)
             reason = f"{bytes(last[0][0]).hex()} {facts.hex()}"
@@ -149,7 +150,7 @@ class Journal:
         hashes of what was sent.
         """
         with self._lock, self._writing():
-            self._tables.change("DELETE FROM updates WHERE number <= ?", [up_to])
+            self._tables.forget_updates(up_to)
             said = _stored(entry, self._head.number + 1, None)
             self._insert((*said[:9], up_to, *said[10:]), None)
             self._tables.commit()
@@ -305,7 +306,7 @@ class Journal:
 
     def update_bytes(self) -> int:
         """Bytes of updates kept."""
-        return int(self._value("SELECT coalesce(sum(length(update_bytes)), 0) FROM updates"))
+        return self._reading(self._tables.update_bytes)
 
     def check(self) -> Head | None:
         """Follow the chain from the facts to the newest row and compare it with the head kept apart.
@@ -416,12 +417,12 @@ class Journal:
         number, sent = row[0], row[10]
         if sent is None:
             return None
-        found = self._fetch("SELECT update_bytes FROM updates WHERE number = ?", [number])
-        if not found or found[0][0] is None:
+        update = self._reading(lambda: self._tables.read_update(number))
+        if update is None:
             if number > self._updates_checked:
                 self._check_updates()
             return None
-        return self._whole(found[0][0], number, lambda update: hashlib.sha256(update).digest() == sent)
+        return self._whole(update, number, lambda update: hashlib.sha256(update).digest() == sent)
 
     def _whole(self, update: bytes, number: int, is_whole: Callable[[bytes], bool]) -> bytes:
         if not is_whole(update):
@@ -460,13 +461,17 @@ class Journal:
         return self._fetch(query, parameters)[0][0]
 
     def _fetch(self, query: str, parameters: Sequence[Any] = ()) -> list[Row]:
-        """Every row that answers the query; the database's errors become ours, with its name."""
+        """Every row that answers the query."""
+        return self._reading(lambda: self._tables.read(query, parameters))
+
+    def _reading(self, read: Callable[[], Result]) -> Result:
+        """What was read, behind all that was written; the database's errors become ours, with its name."""
         with self._lock:
             if self._tables.waiting:
                 with self._writing():
                     self._tables.commit()
             try:
-                return self._tables.read(query, parameters)
+                return read()
             except self._unreadable as error:
                 said = one_line(str(error))
                 kind = UnreachableError if self._tables.is_unreachable(error) else StoreError

@@ -53,6 +53,9 @@ class Tables(Protocol):
     def change(self, statement: str, parameters: Sequence[Any]) -> None:
         """Add a change of the tables to the next commit."""
 
+    def forget_updates(self, up_to: int) -> None:
+        """Add to the next commit that the updates of rows up to this number go."""
+
     def commit(self) -> None:
         """Make what was inserted and changed durable, all or nothing, and then the head."""
 
@@ -64,6 +67,12 @@ class Tables(Protocol):
 
     def read(self, query: str, parameters: Sequence[Any] = ()) -> list[Row]:
         """Every row that answers the query."""
+
+    def read_update(self, number: int) -> bytes | None:
+        """The update of this row; None if there is none. `StoreError` if it is not what was written."""
+
+    def update_bytes(self) -> int:
+        """Bytes of updates kept."""
 
     def read_head(self) -> Head:
         """The head, as it is kept apart from the rows."""

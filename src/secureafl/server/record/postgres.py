@@ -1,5 +1,6 @@
 """A run in a PostgreSQL database: a schema of its own, with tables like those of SQLite, and one each for the head, for
-files in parts, and for the lease of the server that leads.
+files in parts, and for the lease of the server that leads. The bytes of updates and files may be objects elsewhere
+(`objects`); then the tables hold their names.
 
 `PostgresTables` keeps what is inserted until it is committed, and then sends it in one short transaction: a server that
 is stopped in between holds nothing that others wait for.
@@ -8,33 +9,37 @@ is stopped in between holds nothing that others wait for.
 from __future__ import annotations
 
 import contextlib
-import errno
-import fnmatch
-import os
-import tempfile
+import secrets
 import time
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from pathlib import Path
-from typing import Any, TypeVar
+from io import BytesIO
+from typing import Any
 
 import psycopg
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict
 
-from secureafl.errors import StoreError
+from secureafl.errors import StoreError, UnreachableError
 from secureafl.server.record.address import LEASE_SECONDS, RunUrl
 from secureafl.server.record.chain import Head, first_hash
 from secureafl.server.record.journal import Journal, cannot_open, fact_texts
 from secureafl.server.record.lease import Database, Lease, NotLeading
 from secureafl.server.record.log_tables import Row
+from secureafl.server.record.object_names import (
+    DISCARD_UPDATES,
+    explained,
+    patiently,
+    remove_discarded,
+    remove_orphans,
+    write_object,
+)
+from secureafl.server.record.objects import AlteredError, Objects, checked, object_name, objects_at, update_name
+from secureafl.server.record.postgres_files import PostgresFiles, is_unreachable
 from secureafl.server.record.store import StandbyReport
 from secureafl.server.record.succession import Succession
-from secureafl.text import one_line
 
-PART_BYTES = 4 << 20
 RETRY_SECONDS = 0.2
-Result = TypeVar("Result")
 SCHEMA = (
     """
 CREATE TABLE log (
@@ -54,7 +59,9 @@ CREATE TABLE log (
     hash      BYTEA NOT NULL              -- of all these columns
 )""",
     "CREATE INDEX log_client ON log (client)",  # the rows of one among many; runs without it are read more slowly
-    "CREATE TABLE updates (number BIGINT PRIMARY KEY, update_bytes BYTEA NOT NULL)",  # float32, by number of the row
+    # float32, by number of the row; or the name of the object with it, and its size
+    "CREATE TABLE updates (number BIGINT PRIMARY KEY, update_bytes BYTEA, object TEXT, size BIGINT NOT NULL,"
+    " CHECK ((update_bytes IS NULL) <> (object IS NULL)))",
     "CREATE TABLE facts (name TEXT PRIMARY KEY, value TEXT NOT NULL)",
     "CREATE TABLE head (number BIGINT NOT NULL, hash BYTEA, epoch BIGINT NOT NULL, written TIMESTAMPTZ NOT NULL)",
     "INSERT INTO head VALUES (0, NULL, 0, clock_timestamp())",
@@ -62,7 +69,10 @@ CREATE TABLE log (
     "INSERT INTO lease VALUES ('nobody', 0, clock_timestamp())",
     "CREATE TABLE standbys (name TEXT PRIMARY KEY, number BIGINT NOT NULL, lag_rows BIGINT NOT NULL,"
     " lag_seconds DOUBLE PRECISION NOT NULL, can_lead BOOLEAN NOT NULL, seen TIMESTAMPTZ NOT NULL)",
-    "CREATE TABLE files (name TEXT, part INTEGER, content BYTEA NOT NULL, PRIMARY KEY (name, part))",
+    "CREATE TABLE files (name TEXT, part INTEGER, content BYTEA, object TEXT, PRIMARY KEY (name, part),"
+    " CHECK ((content IS NULL) <> (object IS NULL)))",
+    "CREATE TABLE objects (location TEXT NOT NULL)",  # no row: there are none
+    "CREATE TABLE discarded (object TEXT PRIMARY KEY)",  # which no row names any more, and which are to be removed
     # Floats do not get smaller by being compressed.
     "ALTER TABLE updates ALTER COLUMN update_bytes SET STORAGE EXTERNAL",
     "ALTER TABLE files ALTER COLUMN content SET STORAGE EXTERNAL",
@@ -78,7 +88,8 @@ class PostgresStore:
         self._lease_seconds = lease_seconds
         self._patience = patience
         self._lease: Lease | None = None
-        self.files = PostgresFiles(self)
+        self._known_objects: dict[str, Objects] = {}
+        self.files = PostgresFiles(self, patience)
         self.succession = Succession(self._asking, self.connect, self._schema)
 
     def __str__(self) -> str:
@@ -87,11 +98,6 @@ class PostgresStore:
     @property
     def name(self) -> str:
         return self._url.name
-
-    @property
-    def patience(self) -> float:
-        """How long to wait for a database that cannot be reached."""
-        return self._patience
 
     @property
     def lease(self) -> Lease:
@@ -132,7 +138,7 @@ class PostgresStore:
             with contextlib.closing(self.connect()) as database:
                 yield database
         except psycopg.Error as error:
-            raise cannot_open(str(self), error, unreachable=_is_unreachable(error)) from None
+            raise cannot_open(str(self), error, unreachable=is_unreachable(error)) from None
 
     def hold(self) -> Lease:
         with self._asking() as database:
@@ -181,12 +187,60 @@ class PostgresStore:
                 raise StoreError(f"{self} already holds a run: resume it, or give this one another name")
             database.execute("DELETE FROM facts")
             database.execute("DELETE FROM files")
+            database.execute("DELETE FROM discarded")
+            before = self.objects(database)
+            database.execute("DELETE FROM objects")
+            if self._url.objects is not None:  # a place of its own: whatever else is there is not this run's
+                location = f"{self._url.objects}/{self.name}-{secrets.token_hex(4)}"
+                with explained(location, "written"):
+                    self._objects_at(location).prepare()
+                database.execute("INSERT INTO objects VALUES (%s)", [location])
+        if before is not None:
+            with contextlib.suppress(OSError):
+                before.remove(before.names(""))
+
+    def objects(self, database: Database) -> Objects | None:
+        """Where the run keeps bytes; None if that is the database."""
+        found = database.execute("SELECT location FROM objects").fetchone()
+        return None if found is None else self._objects_at(str(found[0]))
+
+    def _objects_at(self, location: str) -> Objects:
+        if location not in self._known_objects:
+            with explained(location, "opened"):
+                self._known_objects[location] = objects_at(location)
+        return self._known_objects[location]
+
+    def reach(self) -> None:
+        """Raise `UnreachableError` if the database, or the run's objects, cannot be reached."""
+        with self._asking() as database:
+            objects = None if self._oid(database) is None else self.objects(database)
+        if objects is not None:
+            with explained(objects.where, "read"):
+                objects.reach()
 
     def create(self, facts: Mapping[str, object]) -> Journal:
+        self._require_same()
         return Journal.begin(self._tables(self.lease), fact_texts(facts))
 
     def open(self, *, accept_loss: bool = False, known: Head | None = None) -> Journal:
-        return Journal.resume(self._tables(self.lease), accept_loss=accept_loss, known=known)
+        objects = self._require_same()
+        journal = Journal.resume(self._tables(self.lease), accept_loss=accept_loss, known=known)
+        if objects is not None:
+            with self._asking() as database, contextlib.suppress(OSError):
+                remove_orphans(objects, database, self.lease.epoch, journal.head.number)
+        return journal
+
+    def _require_same(self) -> Objects | None:
+        """Where the run keeps bytes. An operator who says so is right, or told what is."""
+        with self._asking() as database:
+            objects = self.objects(database)
+        found = None if objects is None else objects.where.rpartition("/")[0]
+        if self._url.objects not in (None, found):
+            raise StoreError(
+                f"{self} was started with objects = {found!r}, not {self._url.objects!r}: leave it out, or move the run"
+                " with: secureafl copy"
+            )
+        return objects
 
     def read(self) -> Journal:
         self.require_run()
@@ -194,9 +248,11 @@ class PostgresStore:
 
     def _tables(self, lease: Lease | None) -> PostgresTables:
         try:
-            return PostgresTables(str(self), self.connect, lease, self._patience)
+            with self._asking() as database:
+                objects = self.objects(database)
+            return PostgresTables(str(self), self.connect, lease, self._patience, objects)
         except psycopg.Error as error:
-            raise cannot_open(str(self), error, unreachable=_is_unreachable(error)) from None
+            raise cannot_open(str(self), error, unreachable=is_unreachable(error)) from None
 
     def identity(self) -> Hashable:
         self.require_run()
@@ -217,9 +273,18 @@ class PostgresTables:
 
     errors = (psycopg.Error,)
 
-    def __init__(self, where: str, connect: Callable[[], Database], lease: Lease | None, patience: float = 0.0) -> None:
-        """`patience` is how long to try again if the database cannot be reached."""
+    def __init__(
+        self,
+        where: str,
+        connect: Callable[[], Database],
+        lease: Lease | None,
+        patience: float = 0.0,
+        objects: Objects | None = None,
+    ) -> None:
+        """`patience` is how long to try again if the database, or `objects`, cannot be reached."""
         self.where = where
+        self._objects = objects
+        self._discards = False  # whether the next commit leaves objects that no row names
         self._connect = connect
         self._patience = patience
         self._database = connect()
@@ -233,7 +298,7 @@ class PostgresTables:
         return bool(self._changes)
 
     def is_unreachable(self, error: Exception) -> bool:
-        return _is_unreachable(error)
+        return is_unreachable(error)
 
     def _leading(self) -> Lease:
         assert self._lease is not None
@@ -252,15 +317,26 @@ class PostgresTables:
         """There is one format so far."""
 
     def insert(self, row: Row, update: bytes | None) -> None:
-        for statement, parameters in _insertion(row, update):
+        for statement, parameters in _insertion(row, update, self._keep(row, update)):
             self.change(statement, parameters)
         self._head = Head(row[0], row[13])
+
+    def _keep(self, row: Row, update: bytes | None) -> str | None:
+        """The object that the update of this row is in, which is durable; None if it goes into the row itself."""
+        lease = self._leading()
+        if update is None or self._objects is None:
+            return None
+        name = object_name(update_name(row[0]), lease.epoch, bytes(row[10]).hex())
+        with explained(self._objects.where, "written"):
+            patiently(partial(write_object, self._objects, name, BytesIO(update)), self._patience)
+        return name
 
     def load(self, rows: Iterable[tuple[Row, bytes | None]]) -> None:
         head = self._written
         with self._fenced(), self._database.transaction():
+            self._database.execute("SET LOCAL idle_in_transaction_session_timeout = 0")  # objects may take a while
             for row, update in rows:
-                for statement, parameters in _insertion(row, update):
+                for statement, parameters in _insertion(row, update, self._keep(row, update)):
                     self._database.execute(statement, parameters)
                 head = Head(row[0], row[13])
             if head is not None:
@@ -270,6 +346,10 @@ class PostgresTables:
     def change(self, statement: str, parameters: Sequence[Any]) -> None:
         self._leading()
         self._changes.append((statement.replace("?", "%s"), parameters))
+
+    def forget_updates(self, up_to: int) -> None:
+        self.change(DISCARD_UPDATES, [up_to])
+        self._discards = self._objects is not None
 
     def commit(self) -> None:
         if not self._changes or self._head is None:
@@ -286,6 +366,10 @@ class PostgresTables:
                     break  # the database had it, and could not say so
         self._written = head
         self._changes.clear()
+        if self._discards and self._objects is not None and self._lease is not None:
+            self._discards = False
+            with contextlib.suppress(OSError, psycopg.Error):  # they stay on the list
+                remove_discarded(self._objects, self._database, self._lease.epoch)
 
     def _send(self, head: Head) -> None:
         """All at once, in one round trip: an old leader's transaction fails as a whole."""
@@ -296,7 +380,7 @@ class PostgresTables:
 
     def _connect_again(self, error: psycopg.Error) -> None:
         """Wait for a database that cannot be reached, as long as patience lasts; raise what is wrong otherwise."""
-        if not self._patience or not _is_unreachable(error):
+        if not self._patience or not is_unreachable(error):
             raise error
         self._database.close()
         self._database = connected(self._connect, self._patience)
@@ -313,6 +397,27 @@ class PostgresTables:
                 return self._database.execute(query.replace("?", "%s"), parameters or None, binary=True).fetchall()
             except psycopg.Error as error:
                 self._connect_again(error)
+
+    def read_update(self, number: int) -> bytes | None:
+        found = self.read("SELECT update_bytes, object FROM updates WHERE number = ?", [number])
+        if not found or found[0][1] is None:
+            return found[0][0] if found else None
+        if self._objects is None:
+            raise StoreError(f"{self.where} is damaged: it no longer says where the objects of its rows are")
+        try:
+            read = partial(checked, self._objects, found[0][1])
+            return patiently(lambda: b"".join(read()), self._patience, ConnectionError)
+        except ConnectionError as error:
+            said = error.strerror
+            raise UnreachableError(f"the run's objects in {self._objects.where} cannot be read: {said}") from None
+        except OSError as error:
+            if not self.read("SELECT 1 FROM updates WHERE number = ?", [number]):
+                return None  # it was forgotten meanwhile
+            said = {FileNotFoundError: "is missing", AlteredError: "is damaged"}.get(type(error), "cannot be read")
+            raise StoreError(f"{self.where}: the update in row {number} {said}: {error.strerror}") from None
+
+    def update_bytes(self) -> int:
+        return int(self.read("SELECT coalesce(sum(size), 0)::bigint FROM updates")[0][0])
 
     def _advance(self, before: Head | None, head: Head) -> None:
         self._leading().advance(self._database, before, head)
@@ -339,88 +444,6 @@ class PostgresTables:
         self._database.close()
 
 
-class PostgresFiles:
-    """Files in a table, in parts. Each call has a connection of its own; a write is fenced like every other."""
-
-    def __init__(self, store: PostgresStore) -> None:
-        self._store = store
-
-    def where(self, name: str) -> str:
-        return f"{self._store}/{name}"
-
-    def names(self, pattern: str) -> list[str]:
-        return [name for name in self._patiently(self._all_names) if fnmatch.fnmatchcase(name, pattern)]
-
-    def _all_names(self) -> list[str]:
-        with self._asking() as database:
-            return [name for (name,) in database.execute("SELECT DISTINCT name FROM files ORDER BY name").fetchall()]
-
-    def write(self, name: str, parts: Iterable[bytes | memoryview]) -> None:
-        if not self._store.patience:
-            self._send(name, parts)
-            return
-        with tempfile.TemporaryFile() as kept:  # so that it can be sent again
-            for part in parts:
-                kept.write(part)
-
-            def send() -> None:
-                kept.seek(0)
-                self._send(name, iter(partial(kept.read, PART_BYTES), b""))
-
-            self._patiently(send)
-
-    def _send(self, name: str, parts: Iterable[bytes | memoryview]) -> None:
-        with self._asking() as database, database.transaction():
-            database.execute("DELETE FROM files WHERE name = %s", [name])
-            for number, part in enumerate(_in_parts(parts)):
-                database.execute("INSERT INTO files VALUES (%s, %s, %b)", [name, number, part])
-            self._store.lease.fence(database)  # last: others wait for a moment, not for all parts
-
-    @contextlib.contextmanager
-    def local(self, name: str) -> Iterator[Path]:
-        """A copy that is gone afterwards, but for those who have it open."""
-        with tempfile.TemporaryDirectory(prefix="secureafl-") as folder:
-            path = Path(folder) / Path(name).name
-            with self._asking() as database, path.open("wb") as file:
-                database.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
-                with database.transaction():
-                    number = 0
-                    while part := _part(database, name, number):
-                        file.write(part)
-                        number += 1
-            if not number:
-                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self.where(name))
-            yield path
-
-    def remove(self, name: str) -> None:
-        self._patiently(partial(self._remove, name))
-
-    def _remove(self, name: str) -> None:
-        with self._asking() as database, database.transaction():
-            self._store.lease.fence(database)
-            database.execute("DELETE FROM files WHERE name = %s", [name])
-
-    def _patiently(self, call: Callable[[], Result]) -> Result:
-        """Try again for as long as the store's patience lasts."""
-        ends = time.monotonic() + self._store.patience
-        while True:
-            try:
-                return call()
-            except OSError:
-                if time.monotonic() >= ends:
-                    raise
-                time.sleep(RETRY_SECONDS)
-
-    @contextlib.contextmanager
-    def _asking(self) -> Iterator[Database]:
-        """A connection for one call; what fails is an error as of any file."""
-        try:
-            with contextlib.closing(self._store.connect()) as database:
-                yield database
-        except psycopg.Error as error:
-            raise OSError(errno.EIO, one_line(str(error))) from None
-
-
 def connected(connect: Callable[[], Database], patience: float) -> Database:
     """A connection, as soon as there is one; its error if there is none for so long."""
     ends = time.monotonic() + patience
@@ -433,39 +456,12 @@ def connected(connect: Callable[[], Database], patience: float) -> Database:
             time.sleep(RETRY_SECONDS)
 
 
-def _is_unreachable(error: Exception) -> bool:
-    """Whether the connection broke or could not be made; else the server has answered."""
-    if not isinstance(error, psycopg.OperationalError | psycopg.InterfaceError):
-        return False
-    return error.sqlstate is None or error.sqlstate.startswith(("08", "57P", "25P03"))
-
-
-def _part(database: Database, name: str, number: int) -> bytes | None:
-    query = "SELECT content FROM files WHERE name = %s AND part = %s"
-    found = database.execute(query, [name, number], binary=True).fetchone()
-    return None if found is None else bytes(found[0])
-
-
-def _in_parts(pieces: Iterable[bytes | memoryview]) -> Iterator[bytes]:
-    """The same bytes in parts that are neither many nor large."""
-    part = bytearray()
-    for piece in pieces:
-        rest = memoryview(piece).cast("B")
-        while rest:
-            room = PART_BYTES - len(part)
-            part += rest[:room]
-            rest = rest[room:]
-            if len(part) == PART_BYTES:
-                yield bytes(part)
-                part.clear()
-    if part:
-        yield bytes(part)
-
-
-def _insertion(row: Row, update: bytes | None) -> Iterator[tuple[str, Sequence[Any]]]:
+def _insertion(row: Row, update: bytes | None, name: str | None) -> Iterator[tuple[str, Sequence[Any]]]:
+    """`name` is that of the object that the update is in, if it is in one."""
     yield f"INSERT INTO log VALUES ({', '.join(['%s'] * len(row))})", row
     if update is not None:
-        yield "INSERT INTO updates VALUES (%s, %b)", (row[0], update)
+        kept = update if name is None else None
+        yield "INSERT INTO updates VALUES (%s, %b, %s, %s)", (row[0], kept, name, len(update))
 
 
 def _read_head(database: Database, where: str) -> Head:

@@ -16,17 +16,18 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import version as package_version
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import numpy as np
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from secureafl.defenses import DEFENSES
-from secureafl.errors import RowsError, StoreError
+from secureafl.errors import RowsError, SettingsError, StoreError, UnreachableError
 from secureafl.server.machine import Machine, Ticket
-from secureafl.server.record.address import LEASE_SECONDS, Place, PlaceSetting, store_of
+from secureafl.server.record.address import LEASE_SECONDS, Place, PlaceSetting, store_of, with_objects
 from secureafl.server.record.chain import Head
 from secureafl.server.record.entries import Entry, Event
+from secureafl.server.record.objects import ObjectsSetting
 from secureafl.server.record.observer import RunObserver
 from secureafl.server.record.resumption import resumed
 from secureafl.server.record.snapshots import Snapshots
@@ -47,6 +48,10 @@ class StoreSettings(Settings):
     """Folder of the run: `run.db`, `snapshots/` and the final model. Or a URL,
     `postgresql://USER@HOST:PORT/DATABASE/RUN`, with the extra `postgres`: RUN is a name, and the database keeps all of
     it. None keeps the journal in memory only."""
+    objects: ObjectsSetting | None = None
+    """In a database: where the bytes of updates and snapshots are kept instead, by their SHA-256: a folder, as a whole
+    path that every server and reader of the run can reach, or `s3://BUCKET/PREFIX`, with the extra `s3`. Rows name
+    them. Stated when a run begins; readers, and who resumes it, find it in the database."""
     journal: Literal["full", "verdicts"] = "full"
     """Keep every update, so that a crash loses nothing and the run can be replayed; or verdicts only, so that a crash
     loses what came after the last snapshot."""
@@ -68,15 +73,23 @@ class StoreSettings(Settings):
     often, and stops itself after four fifths of this if it cannot. Another server takes over no sooner."""
     database_patience: float = Field(0.0, ge=0.0)
     """In a database: how many seconds a server that cannot reach it waits before it stops. Meanwhile it hands out and
-    acknowledges nothing, and it goes on only if no other server has taken the lease. 0 stops at the first failure."""
+    acknowledges nothing, and it goes on only if no other server has taken the lease. 0 stops at the first failure. The
+    same holds for `objects`."""
+
+    @model_validator(mode="after")
+    def _objects_need_a_database(self) -> Self:
+        if self.run_dir is None and self.objects is not None:
+            raise SettingsError("objects is for a run in a database: name one as run_dir, or leave objects out")
+        if self.run_dir is not None:
+            with_objects(self.run_dir, self.objects)
+        return self
 
     def store(self) -> Store | None:
         """Where the run is kept; None if that is in memory."""
-        return (
-            None
-            if self.run_dir is None
-            else store_of(self.run_dir, lease_seconds=self.lease_seconds, patience=self.database_patience)
-        )
+        if self.run_dir is None:
+            return None
+        place = with_objects(self.run_dir, self.objects)
+        return store_of(place, lease_seconds=self.lease_seconds, patience=self.database_patience)
 
 
 @dataclass(frozen=True, slots=True)
@@ -385,6 +398,8 @@ class Run:
         for version, number, sha256 in self.journal.snapshots():
             try:
                 self.machine.load_state_dict(self._snapshots.read(version, sha256))
+            except UnreachableError:
+                raise
             except StoreError as error:
                 damage.append(str(error))
             else:

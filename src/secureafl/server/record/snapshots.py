@@ -6,6 +6,7 @@ only what changed since the one before (`increments`); a full one comes now and 
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -17,7 +18,7 @@ import numpy.typing as npt
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load
 
-from secureafl.errors import StoreError
+from secureafl.errors import StoreError, UnreachableError
 from secureafl.files import safetensors_parts
 from secureafl.server.record.increments import HEADER, Chain, ChainedState, Cut, Link
 from secureafl.server.record.store import FIRST, SNAPSHOTS, Files
@@ -51,7 +52,8 @@ class Snapshots:
             with self._files.local(FIRST) as path:
                 return np.asarray(load(path.read_bytes())["params"], np.float32)
         except (OSError, SafetensorError, KeyError, ValueError) as error:
-            raise StoreError(f"cannot read the run's first model, {self._files.where(FIRST)}: {error}") from None
+            kind = UnreachableError if isinstance(error, ConnectionError) else StoreError
+            raise kind(f"cannot read the run's first model, {self._files.where(FIRST)}: {error}") from None
 
     def write(self, version: int, state: Mapping[str, Array | ArrayInRows]) -> str:
         """Write a snapshot so that no crash leaves half of one; returns its SHA-256. The next one may build on it."""
@@ -105,6 +107,8 @@ class Snapshots:
                     if _sha256(path) == sha256:
                         return _State(path)
             raise StoreError(f"snapshot {where} is damaged: its SHA-256 is not the one on record")
+        except ConnectionError as error:
+            raise UnreachableError(f"snapshot {where} cannot be read: {error.strerror}") from None
         except OSError as error:
             raise StoreError(f"snapshot {where}: {error.strerror}") from None
         except SafetensorError as error:
@@ -130,6 +134,8 @@ class Snapshots:
         if (version, sha256) not in self._whole:
             try:
                 found = self._open(version, sha256).header() is None
+            except UnreachableError as error:
+                raise ConnectionError(errno.EIO, str(error)) from None
             except StoreError:  # nobody can build on it
                 found = True
             self._whole[version, sha256] = found

@@ -203,6 +203,9 @@ class SqliteTables:
             self._database.execute("BEGIN")
         self._database.execute(statement, parameters)
 
+    def forget_updates(self, up_to: int) -> None:
+        self.change("DELETE FROM updates WHERE number <= ?", [up_to])
+
     def commit(self) -> None:
         if self._database.in_transaction:
             self._database.execute("COMMIT")
@@ -220,6 +223,13 @@ class SqliteTables:
 
     def read(self, query: str, parameters: Sequence[Any] = ()) -> list[Row]:
         return list(self._database.execute(query, parameters).fetchall())
+
+    def read_update(self, number: int) -> bytes | None:
+        found = self.read("SELECT update_bytes FROM updates WHERE number = ?", [number])
+        return found[0][0] if found else None
+
+    def update_bytes(self) -> int:
+        return int(self.read("SELECT coalesce(sum(length(update_bytes)), 0) FROM updates")[0][0])
 
     def read_head(self) -> Head:
         assert self._head_file is not None

@@ -85,6 +85,8 @@ class Standby:
         for version, number, sha256 in journal.snapshots():
             try:
                 self._machine.load_state_dict(self._snapshots.read(version, sha256))
+            except UnreachableError:
+                raise
             except StoreError:  # damaged, or just removed by the leader
                 continue
             before = journal.hash_before(number + 1)

@@ -112,14 +112,14 @@ class StandbyService:
 
     @contextlib.contextmanager
     def _patiently(self) -> Iterator[None]:
-        """Wait for a database that cannot be reached."""
+        """Wait for a database, or objects, that cannot be reached."""
         try:
             yield
         except UnreachableError as error:
             self._say(f"{error}; waiting for it")
             while not self._stopped.wait(POLL_SECONDS):
                 with contextlib.suppress(UnreachableError):
-                    self._store.is_held()
+                    self._store.reach()
                     self._say(f"{self._url} can be reached again")
                     return
 

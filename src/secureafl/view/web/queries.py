@@ -83,18 +83,16 @@ def charts(reader: RunReader, along: Along) -> Plain:
 def clients(reader: RunReader, *, sort: str, descending: bool, contains: str, only_rejected: bool, page: int) -> Plain:
     """One page of the clients' table."""
     with reader.lock:
-        wanted, names = contains.lower(), reader.names
-        found = [
-            record
-            for record in reader.records.values()
-            if wanted in record.client.lower() or wanted in names.shown(record.client).lower()
-        ]
+        found, wanted, names = reader.by_name(), contains.lower(), reader.names
+        if wanted:
+            found = [
+                record
+                for record in found
+                if wanted in record.client.lower() or wanted in names.shown(record.client).lower()
+            ]
         if only_rejected:
             found = [record for record in found if record.rejected]
-        keyed = [(SORTS[sort](record), record) for record in sorted(found, key=lambda record: record.client)]
-        known = sorted(((key, record) for key, record in keyed if key is not None), key=_first, reverse=descending)
-        unknown = [(key, record) for key, record in keyed if key is None]  # these come last, either way
-        part = paged([record for _, record in known + unknown], page)
+        part = paged(_ordered(found, sort, descending=descending), page)
         rows = [{**_client(record), **_standing(record, reader.facts)} for record in part["rows"]]
         everyone = reader.records.values()
         return {
@@ -104,6 +102,15 @@ def clients(reader: RunReader, *, sort: str, descending: bool, contains: str, on
             "has_votes": any(record.vote is not None for record in everyone),
             "has_steps": any(record.steps_left is not None for record in everyone),
         }
+
+
+def _ordered(records: list[ClientRecord], sort: str, *, descending: bool) -> list[ClientRecord]:
+    """Records that are in the order of their names, in the order asked for. Those without the figure come last."""
+    if sort == "client":
+        return records[::-1] if descending else records
+    keyed = [(SORTS[sort](record), record) for record in records]
+    known = sorted((pair for pair in keyed if pair[0] is not None), key=_first, reverse=descending)
+    return [record for _, record in known] + [record for key, record in keyed if key is None]
 
 
 def client(reader: RunReader, name: str, *, only_rejected: bool, page: int) -> Plain | None:

@@ -7,9 +7,9 @@ what it would be if it were computed anew, and needs no correction.
 
 A vote is as old as its client's last update. A mean of many old votes makes the model swing, further with every swing
 once the learning rate, the age and the curvature together are large. So only `max_votes` clients vote at a time. Who
-comes and has no vote takes that of a client drawn by lot: old votes then fade, and do not leave all at once, which would
-make the model swing again. An update over its client's budget takes nobody's vote, or who sends more often than others
-would vote more often.
+comes and has no vote takes that of a client drawn by lot: old votes then fade, and do not leave all at once, which
+would make the model swing again. An update over its client's budget takes nobody's vote, or who sends more often than
+others would vote more often.
 
 Rows are what costs memory. With `max_seats`, only so many clients have one: a *seat*. Who comes without takes that of
 the client heard least recently, whose vote leaves the sum until it comes back. It is met again then, but there is
