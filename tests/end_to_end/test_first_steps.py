@@ -24,6 +24,15 @@ def test_liars_ruin_asyncsgd_and_not_secureafl() -> None:
     }
     assert distance["secureafl"] < 1.0 < distance["kardam"] < distance["asyncsgd"]
     assert "too-long" in done.stdout
+    shown = re.search(r"```text\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    assert shown is not None
+    for line in shown[1].splitlines():
+        if row := re.match(r"│ (\w+) +│ +(\S+) │ +(\d+)% │ +(\d+)% │", line):
+            said = re.search(rf"│ {row[1]} +│ +(\S+) │ +(\d+)% │ +(\d+)% │", done.stdout)
+            assert said is not None
+            assert [float(one) for one in said.groups()] == pytest.approx(
+                [float(one) for one in row.groups()[1:]], rel=0.05
+            )
     assert "torch" not in done.stderr
 
 
