@@ -1,3 +1,4 @@
+import importlib.util
 import os
 import re
 import shutil
@@ -10,7 +11,7 @@ from typer.testing import CliRunner
 
 from secureafl.cli import app, check
 from secureafl.cli.check import Finding, Level, check_app, read_app, state_bytes
-from secureafl.cli.new import Engine, create_app
+from secureafl.cli.new import Engine, create_app, next_commands
 from secureafl.engines.signing import write_key_pair
 from secureafl.server import Machine, Run
 from secureafl.server.record.address import RunUrl
@@ -64,6 +65,16 @@ def test_the_command_ends_with_what_it_comes_to(folder: Path) -> None:
         " 'stop-after-updates'?",
         "1 problem: it would not run as it is.",
     ]
+
+
+def test_without_ray_a_new_app_says_how_to_get_it(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "ray" else found(name))
+    [note] = [one for one in check_app(folder) if one.about == "engine"]
+    assert note.level is Level.NOTE
+    assert note.text.endswith('pip install "flwr[simulation]"')
+    assert next(next_commands(Engine.FLOWER)) == 'pip install "flwr[simulation]"'
+    assert next(next_commands(Engine.NVFLARE)) == "secureafl check ."
 
 
 def test_without_an_end_it_says_so(folder: Path) -> None:

@@ -24,6 +24,15 @@ def test_liars_ruin_asyncsgd_and_not_secureafl() -> None:
     }
     assert distance["secureafl"] < 1.0 < distance["kardam"] < distance["asyncsgd"]
     assert "too-long" in done.stdout
+    shown = re.search(r"```text\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    assert shown is not None
+    for line in shown[1].splitlines():
+        if row := re.match(r"│ (\w+) +│ +(\S+) │ +(\d+)% │ +(\d+)% │", line):
+            said = re.search(rf"│ {row[1]} +│ +(\S+) │ +(\d+)% │ +(\d+)% │", done.stdout)
+            assert said is not None
+            assert [float(one) for one in said.groups()] == pytest.approx(
+                [float(one) for one in row.groups()[1:]], rel=0.05
+            )
     assert "torch" not in done.stderr
 
 
@@ -44,7 +53,7 @@ def snippet(page: str) -> str:
 @pytest.mark.end_to_end
 def test_the_code_shown_in_the_readme_runs(tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", snippet("README.md")], cwd=tmp_path, capture_output=True, text=True, timeout=120
+        [sys.executable, "-c", snippet("README.md")], cwd=tmp_path, capture_output=True, text=True, timeout=600
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from secureafl.cli.new import SIMULATION
 from secureafl.defenses import Reference, Scorer
 from secureafl.errors import SecureAFLError, SettingsError, StoreError
 from secureafl.layout import Layout
@@ -80,6 +81,7 @@ def check_app(place: Path, *, num_clients: int | None = None, num_parameters: in
         return
     settings = app.settings
     yield Finding(Level.OK, "settings", f"every setting exists; defense {settings.defense}")
+    yield from _simulation(app)
     yield from _end(app)
     yield from _keys(app)
     yield from _metrics(app)
@@ -198,6 +200,11 @@ def _importing_from(folder: Path) -> Iterator[None]:
 
 
 # Looking at it
+
+
+def _simulation(app: App) -> Iterator[Finding]:
+    if app.spelling == "-" and importlib.util.find_spec("ray") is None:
+        yield Finding(Level.NOTE, "engine", f"Flower simulates with Ray, which is missing: {SIMULATION}")
 
 
 def _end(app: App) -> Iterator[Finding]:

@@ -13,13 +13,13 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 from rich.markup import escape
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from secureafl import __version__
 from secureafl.cli.explain import ExplainingGroup
 from secureafl.cli.laboratory import app as lab
-from secureafl.cli.new import NEXT, Engine, create_app
+from secureafl.cli.new import Engine, create_app, next_commands
 from secureafl.defenses import DEFENSES, DefenseEntry, find_defense
 from secureafl.errors import SettingsError
 from secureafl.fitted import FittedTable, PlainConsole
@@ -100,7 +100,7 @@ def new(
     for path in create_app(folder, engine):
         console.print(str(path), markup=False, highlight=False, soft_wrap=True)
     console.print("Next:", style="bold")
-    for command in (f"cd {shlex.quote(str(folder))}", *NEXT[engine]):
+    for command in (f"cd {shlex.quote(str(folder))}", *next_commands(engine)):
         console.print(f"  {command}", markup=False, highlight=False, soft_wrap=True)
 
 
@@ -125,8 +125,9 @@ def check(
     for finding in check_app(place, num_clients=clients, num_parameters=parameters):
         problems += finding.level is Level.PROBLEM
         said = visible(" ".join(finding.text.split()))
-        line = Text.assemble((f"{finding.level:<8}", colours[finding.level]), f"{finding.about:<9}", said)
-        console.print(line, soft_wrap=True)
+        line = Table.grid(Column(width=7), Column(width=8), Column(overflow="fold"), padding=(0, 1, 0, 0))
+        line.add_row(Text(finding.level, style=colours[finding.level]), finding.about, Text(said))
+        console.print(line)
     if problems:
         console.print(f"{problems} problem{'s' * (problems > 1)}: it would not run as it is.", style="bold")
         raise typer.Exit(1)
@@ -203,13 +204,13 @@ def audit(
             weighs = any(record.vote is not None for record in records)
             shown = _first(records, everyone)
             console.print(_audit_table(place, shown, recorded.facts, names, weighs=weighs))
-            _say_rest("clients, accepted more often", len(records) - len(shown))
+            _say_rest(len(records) - len(shown), "clients")
             if found := notices(records, recorded.facts):
                 console.print(Text(ADVICE))
                 noticed = _first(list(found.items()), everyone)
                 for client, why in noticed:
                     console.print(Text(f"  {names.shown_with_id(client)}: {why}"), soft_wrap=True)
-                _say_rest("such clients", len(found) - len(noticed))
+                _say_rest(len(found) - len(noticed), "such clients")
             console.print(
                 f"{_ABOUT_VOTE if weighs else _ABOUT_INFLUENCE}; stale: versions behind;\n"
                 "factor: how abruptly it changed, median; seen: last. More: --json, --csv.\n"
@@ -442,7 +443,7 @@ def replay(
     for now, then, client, count in shown:
         table.add_row(Text(names.shown(client)), str(count), f"{then:.0%}", f"{now:.0%}")
     console.print(table)
-    _say_rest("clients, accepted more often now", len(rows) - len(shown))
+    _say_rest(len(rows) - len(shown), "clients")
     for (before, after), count in found.changed.most_common():
         change = f"{one_line(before)} then, {one_line(after)} now"
         console.print(Text(f"{count} arrival{'s' * (count > 1)}: {change}"))
@@ -485,7 +486,7 @@ def _first(rows: list[T], everyone: bool) -> list[T]:
     return rows if everyone or not console.is_terminal else rows[:MAX_ROWS]
 
 
-def _say_rest(what: str, count: int) -> None:
+def _say_rest(count: int, what: str) -> None:
     if count:
         console.print(f"… and {count:,} more {what}: --all shows them", markup=False, highlight=False)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import keyword
 import re
@@ -26,11 +27,16 @@ class Engine(StrEnum):
     NVFLARE = "nvflare"
 
 
-NEXT = {
-    Engine.FLOWER: ("secureafl check .", f"flwr run . --stream {FEDERATION}"),
-    Engine.NVFLARE: ("secureafl check .", "python job.py"),
-}
-"""What to type after `cd APP`."""
+SIMULATION = 'pip install "flwr[simulation]"'
+"""What brings Ray, without which Flower simulates nothing."""
+
+
+def next_commands(engine: Engine) -> Iterator[str]:
+    """What to type after `cd APP`."""
+    if engine is Engine.FLOWER and importlib.util.find_spec("ray") is None:
+        yield SIMULATION
+    yield "secureafl check ."
+    yield f"flwr run . --stream {FEDERATION}" if engine is Engine.FLOWER else "python job.py"
 
 
 def create_app(folder: Path, engine: Engine) -> list[Path]:
