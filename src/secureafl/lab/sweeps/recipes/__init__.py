@@ -9,7 +9,7 @@ import itertools
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from importlib import resources
 from typing import Any, Literal
 
@@ -128,12 +128,11 @@ COMPARED = ("asyncsgd", "fedbuff", "aflguard", "secureafl")
 """Where all would take too long: no defense, what most would take first, the best with trusted data, and ours."""
 GATHERED_IN: Mapping[int | None, Sequence[str]] = {
     None: ("none", "sign_flip", "scaling"),
-    20: ("sign_flip", "scaling"),
-    40: ("sign_flip",),
+    2: ("sign_flip", "scaling"),
+    4: ("sign_flip",),
 }
-"""Regions of a hundred that the malicious fifth of all clients is in: all; 20, wholly; or half of each of 40. And the
+"""Regions of ten that the malicious fifth of all clients is in: all; two, wholly; or half of each of four. And the
 attacks that are tried so."""
-REGION_ROUNDS = 20_000
 ALL_LOCAL_DATA = 4096
 """A batch that is larger than any client's share of Fashion-MNIST: it uses all it has."""
 TIMED = ("asyncsgd", "zenopp", "aflguard", "secureafl")
@@ -333,13 +332,13 @@ def _local_training() -> Cells:
     ]
 
 
-def _regions() -> Cells:
+def _regions(num_regions: int, num_clients: int, rounds: int) -> Cells:
     return [
         CellSettings(
             architecture="mlp",
-            num_clients=10_000,
-            rounds=REGION_ROUNDS,
-            evaluate_every=REGION_ROUNDS // 10,
+            num_clients=num_clients,
+            rounds=rounds,
+            evaluate_every=rounds // 10,
             num_test=2000,
             batch_size=16,
             server_lr=0.02,
@@ -348,14 +347,14 @@ def _regions() -> Cells:
             attack_settings={"scale": 10.0} if attack == "sign_flip" else {},
             protocol="regions",
             protocol_settings={
-                "num_regions": 100,
+                "num_regions": num_regions,
                 "top_defense": above,
                 "report_every": 5,
-                "malicious_regions": gathered_in,
+                "malicious_regions": None if tenths is None else tenths * num_regions // 10,
             },
         )
         for below, above in itertools.product(("secureafl", "asyncsgd"), repeat=2)
-        for gathered_in, attacks in GATHERED_IN.items()
+        for tenths, attacks in GATHERED_IN.items()
         for attack in attacks
     ]
 
@@ -417,7 +416,12 @@ RECIPES: Mapping[str, Recipe] = {
         "batches of 32 to all local data: when do the paper's estimates pay?", _noise, row="batch_size", layout="lines"
     ),
     "regions": Recipe(
-        "a hundred regions of a hundred clients and a top: which defense below, which above", _regions, row="regions"
+        "ten regions of twenty clients and a top: which defense below, which above",
+        partial(_regions, 10, 200, 3000),
+        row="regions",
+    ),
+    "many-regions": Recipe(
+        "the same with a hundred regions of a hundred clients", partial(_regions, 100, 10_000, 20_000), row="regions"
     ),
     "cifar10": Recipe(
         "CIFAR-10 with a network and a rate that learn it",
