@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -63,8 +64,10 @@ def table_row(recipe: Recipe, settings: Mapping[str, Any]) -> str:
 
 
 def best_places(cells: Mapping[Place, Sequence[Result]], value: Value = published) -> set[Place]:
-    """Where each attack does least harm: error or backdoor, whichever is larger."""
-    found = {place: _values(results, value) for place, results in cells.items() if results}
+    """Where each attack does least harm: error or backdoor, whichever is larger. Who is alone is not the best."""
+    filled = {place: results for place, results in cells.items() if results}
+    rivals = Counter(attack for _, attack in filled)
+    found = {place: _values(results, value) for place, results in filled.items() if rivals[place[1]] > 1}
     harm = {place: max(float(np.mean(one)) for one in values.values()) for place, values in found.items()}
     least = {attack: min(harm[place] for place in harm if place[1] == attack) for _, attack in harm}
     ties = {place: TIE * (least[place[1]] if "rmse" in values else 1.0) for place, values in found.items()}
