@@ -11,9 +11,13 @@ from secureafl.server.record.entries import Entry, Event
 
 def read_journal(run_dir: Path) -> list[Entry]:
     """All rows; none if the run has not begun."""
+    if not (run_dir / "head").exists():
+        return []
     try:
         journal = sqlite.read_journal(run_dir / "run.db")
-    except StoreError:
+    except StoreError as error:
+        if "holds no log of a run yet" not in str(error):
+            raise
         return []
     rows = list(journal.entries())
     journal.close()

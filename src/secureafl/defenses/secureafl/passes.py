@@ -343,9 +343,9 @@ class OverSender:
         weight = arrival.evidence["vote"] = self._stages.weight(update.client)
         lead = self._stages.lead * weight if accepted and arrival.known else 0.0
         if remembered:
-            replaced = self._mean.replace(update.client, update.delta, *kept, weight, lead, may_vote=moves)
+            replaced = self._mean.replace(update.client, update.delta, *kept, weight, lead, may_take=moves)
         else:
-            replaced = self._mean.replace(update.client, update.delta, 0.0, 1.0, None, weight, 0.0, may_vote=False)
+            replaced = self._mean.replace(update.client, update.delta, 0.0, 1.0, None, weight, 0.0, may_take=False)
         return None if replaced is None else (replaced.direction, math.sqrt(replaced.direction_square))
 
     def agreement(self, delta: Vector) -> float | None:

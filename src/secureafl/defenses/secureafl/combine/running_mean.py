@@ -99,12 +99,12 @@ class RunningMean(Combiner):
         weight: float,
         lead: float,
         *,
-        may_vote: bool = True,
+        may_take: bool = True,
     ) -> kernels.Replaced | None:
         """Make v = of_delta delta + of_row v_last the client's vote; None while nobody has one.
 
         sketches  of v, and of the model the update was made for; None if the client's row stays as it is
-        may_vote  whether its client, if it has no vote and too many have one, takes somebody's
+        may_take  whether its client, if it has no vote and as many as may vote do, takes somebody's
         """
         row = self.rows.read(client)
         if row is None:
@@ -115,7 +115,7 @@ class RunningMean(Combiner):
             row = self.rows.add(client, *sketches)
         elif self.max_seats is not None:
             self.rows.move_to_end(client)
-        self._give_vote(client, instead=may_vote)
+        self._give_vote(client, may_take=may_take)
         before, after = self._weights.get(client, 0), self._vote_of(client, weight)
         self._weigh(client, after)
         vector = self.rows.vector(client)
@@ -167,12 +167,12 @@ class RunningMean(Combiner):
         """The weight in the sum of one who would have this weight if it votes now."""
         return round(weight * kernels.FULL) if client in self._places else 0
 
-    def _give_vote(self, client: ClientId, *, instead: bool) -> None:
-        """Let the client vote; if too many do, and it may, instead of one drawn by lot."""
+    def _give_vote(self, client: ClientId, *, may_take: bool) -> None:
+        """Let the client vote; where as many as may do already, in place of one drawn by lot, or not at all."""
         if client in self._places:
             return
         if self.max_votes is not None and len(self._voters) >= self.max_votes:
-            if not instead:
+            if not may_take:
                 return
             self._num_lots += 1
             lot = np.random.default_rng((self._seed, self._num_lots)).integers(len(self._voters))

@@ -131,8 +131,8 @@ GATHERED_IN: Mapping[int | None, Sequence[str]] = {
     2: ("sign_flip", "scaling"),
     4: ("sign_flip",),
 }
-"""Regions of ten that the malicious fifth of all clients is in: all; two, wholly; or half of each of four. And the
-attacks that are tried so."""
+"""Tenths of all regions that the malicious fifth of all clients is in: all; two, wholly; or half of each of four. And
+the attacks that are tried so."""
 ALL_LOCAL_DATA = 4096
 """A batch that is larger than any client's share of Fashion-MNIST: it uses all it has."""
 TIMED = ("asyncsgd", "zenopp", "aflguard", "secureafl")
