@@ -32,7 +32,7 @@ from secureafl.server.review import audit as auditing
 from secureafl.server.review import copying
 from secureafl.server.review import eject as ejecting
 from secureafl.server.review import verify as verifying
-from secureafl.server.review.notices import ADVICE, notices, said_of
+from secureafl.server.review.notices import ADVICE, notices, of_newcomers, said_of
 from secureafl.server.review.opened import RecordedRun
 from secureafl.server.review.replay import compare
 from secureafl.settings import Settings, read_assignments
@@ -211,6 +211,8 @@ def audit(
                 for client, why in noticed:
                     console.print(Text(f"  {names.shown_with_id(client)}: {why}"), soft_wrap=True)
                 _say_rest(len(found) - len(noticed), "such clients")
+            if newcomers := of_newcomers(records, recorded.facts):
+                console.print(Text(newcomers))
             console.print(
                 f"{_ABOUT_VOTE if weighs else _ABOUT_INFLUENCE}; stale: versions behind;\n"
                 "factor: how abruptly it changed, median; seen: last. More: --json, --csv.\n"

@@ -41,6 +41,7 @@ class ClientMemory:
     client    of every client that was ever heard
     fixed     however few there are
     rows_in   where rows lie
+    enrolled  of every client that is enrolled, heard or not: its name
     """
 
     row: int
@@ -49,11 +50,13 @@ class ClientMemory:
     client: int
     fixed: int
     rows_in: str = "memory"
+    enrolled: int = 0
 
-    def in_memory(self, num_clients: int) -> int:
-        """Bytes of memory for so many clients, at most."""
+    def in_memory(self, num_clients: int, num_enrolled: int | None = None) -> int:
+        """Bytes of memory for so many clients, at most; of those that are enrolled only so many were heard."""
         each = self.beside + (self.row if self.rows_in == "memory" else 0)
-        return self.fixed + self._num_rows(num_clients) * each + num_clients * self.client
+        names = self.enrolled * (num_clients if num_enrolled is None else num_enrolled)
+        return self.fixed + self._num_rows(num_clients) * each + num_clients * self.client + names
 
     def elsewhere(self, num_clients: int) -> int:
         """Bytes that their rows take where they lie, if that is not in memory."""
@@ -72,7 +75,10 @@ class ClientMemory:
         if self.rows_in != "memory":
             limit = "" if self.max_rows is None else f", {in_bytes(self.max_rows * self.row)} at most"
             said += f"; its row, {in_bytes(self.row)}, in the {self.rows_in}{limit}"
-        return f"{said}; {in_bytes(self.client)} for each client ever heard; {in_bytes(self.fixed)} besides"
+        said += f"; {in_bytes(self.client)} for each client ever heard"
+        if self.enrolled:
+            said += f", {in_bytes(self.enrolled)} for each enrolled"
+        return f"{said}; {in_bytes(self.fixed)} besides"
 
 
 @runtime_checkable

@@ -2,6 +2,7 @@
 
 from secureafl.history.last_updates import KEPT_AS, LastUpdates, Row, RowType, sketch_distance
 from secureafl.history.pages import BASE, DELTA, PAIRS, Pages, Precision, expected_bytes
+from secureafl.history.row_by_row import RowByRow
 from secureafl.history.row_settings import RowSettings
 from secureafl.history.rows import Corrections, Float, History, Remembered
 from secureafl.history.stores import MappedRows, MemoryRows, RowStore
@@ -21,6 +22,7 @@ __all__ = [
     "Precision",
     "Remembered",
     "Row",
+    "RowByRow",
     "RowSettings",
     "RowStore",
     "RowType",

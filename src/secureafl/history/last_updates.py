@@ -15,6 +15,7 @@ import numpy as np
 
 from secureafl import kernels
 from secureafl.errors import StateError
+from secureafl.history.row_by_row import RowByRow
 from secureafl.history.stores import MemoryRows, RowStore
 from secureafl.kernels.halves import HalfType, from_half, mixed, to_half
 from secureafl.types import Array, ClientId, StateDict, StateView, Vector
@@ -48,31 +49,6 @@ class Row:
     sketch: Vector
     base_sketch: Vector
     written: int = 0
-
-
-class KeptRows:
-    """(n, d) the rows of all clients as they are kept, each read when it is asked for."""
-
-    def __init__(self, store: RowStore, rows: list[Row], dim: int, dtype: np.dtype[np.generic]) -> None:
-        self._store = store
-        self._rows = rows
-        self.shape = (len(rows), dim)
-        self.dtype = dtype
-        self.nbytes = len(rows) * dim * dtype.itemsize
-        self.tags = [row.written for row in rows]
-
-    def __getitem__(self, number: int) -> Array:
-        return self._store.read(self._rows[number].place)
-
-    def parts(self) -> Iterator[memoryview]:
-        return (self[number].data.cast("B") for number in range(len(self._rows)))
-
-    def whole(self) -> Array:
-        """All of them in memory."""
-        found = np.empty(self.shape, self.dtype)
-        for number in range(len(found)):
-            found[number] = self[number]
-        return found
 
 
 class Fitted(NamedTuple):
@@ -174,22 +150,22 @@ class LastUpdates:
         return self._num_writes
 
     def state_dict(self) -> StateDict:
-        rows = KeptRows(self.store, list(self._rows.values()), self.dim, KEPT_AS[self.kind])
-        return {**self._small_state(), "rows": rows.whole()}
+        return {name: array.whole() if isinstance(array, RowByRow) else array for name, array in self._state().items()}
 
     def state_view(self) -> StateView:
         """The same, with rows that are read when they are written: good until the next step."""
-        rows = KeptRows(self.store, list(self._rows.values()), self.dim, KEPT_AS[self.kind])
-        return {**self._small_state(), "rows": rows}
+        return {**self._state()}
 
-    def _small_state(self) -> StateDict:
+    def _state(self) -> dict[str, Array | RowByRow]:
         rows = list(self._rows.values())
-        width = len(rows[0].base_sketch) if rows else 0
+        width, single = len(rows[0].base_sketch) if rows else 0, np.dtype(np.float32)
+        tags = [row.written for row in rows]
         return {
             "clients": np.array(self.clients, np.int64),
             "squares": np.array([row.square for row in rows], np.float64),
-            "sketches": np.array([row.sketch for row in rows], np.float32).reshape(len(rows), width),
-            "base_sketches": np.array([row.base_sketch for row in rows], np.float32).reshape(len(rows), width),
+            "sketches": RowByRow(tags, width, single, lambda number: rows[number].sketch),
+            "base_sketches": RowByRow(tags, width, single, lambda number: rows[number].base_sketch),
+            "rows": RowByRow(tags, self.dim, KEPT_AS[self.kind], lambda number: self.store.read(rows[number].place)),
             **({"scales": np.array([row.scale for row in rows])} if self.kind == "float16" else {}),
         }
 

@@ -14,6 +14,7 @@ between this model and its own: the model moves by all of it, and no defense jud
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections import Counter
 from collections.abc import Mapping
@@ -51,6 +52,8 @@ from secureafl.types import (
 )
 
 _WHOLE = np.float32(1.0)
+NAME_BYTES = 140
+"""What a name of usual length takes in the list of those enrolled, and in the way back from names to numbers."""
 """The server above is followed the whole way."""
 
 
@@ -228,8 +231,10 @@ class Machine:
         self._average += (self._model.params - self._average) / np.float32(span)
 
     def client_memory(self) -> ClientMemory | None:
-        """What the defense takes for its clients; None if it does not say."""
-        return self.defense.client_memory() if isinstance(self.defense, SaysMemory) else None
+        """What the defense and the list of names take for clients; None if the defense does not say."""
+        if not isinstance(self.defense, SaysMemory):
+            return None
+        return dataclasses.replace(self.defense.client_memory(), enrolled=NAME_BYTES)
 
     def state_dict(self) -> StateDict:
         """Everything, so that an equally configured machine goes on bit for bit."""

@@ -6,7 +6,7 @@ import contextlib
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -65,6 +65,7 @@ class RunReader:
         self.arrivals = Arrivals()
         self.records: dict[str, ClientRecord] = {}
         self._by_name: list[ClientRecord] = []
+        self._listed: tuple[Hashable, list[ClientRecord]] = None, []
         self.rejections: Counter[str] = Counter()
         self.troubles: Counter[str] = Counter()
         self.events: deque[Entry] = deque(maxlen=KEPT_EVENTS)
@@ -102,6 +103,12 @@ class RunReader:
         if len(self._by_name) != len(self.records):
             self._by_name = [self.records[client] for client in sorted(self.records)]
         return self._by_name
+
+    def listed(self, asked: Hashable, find: Callable[[], list[ClientRecord]]) -> list[ClientRecord]:
+        """What `find` gives, kept until something is written or another list is asked for: its next page is at hand."""
+        if self._listed[0] != (asked, self.last_number):
+            self._listed = (asked, self.last_number), find()
+        return self._listed[1]
 
     @property
     def state(self) -> State:

@@ -16,7 +16,7 @@ from rich.text import Text
 from secureafl.fitted import FittedTable
 from secureafl.server.record.address import Place
 from secureafl.server.record.store import StandbyReport
-from secureafl.server.review.notices import ADVICE, notices
+from secureafl.server.review.notices import ADVICE, notices, of_newcomers
 from secureafl.text import one_line, visible
 from secureafl.view.arrivals import Numbers
 from secureafl.view.charts import intervals, points
@@ -172,7 +172,10 @@ def _notices(reader: RunReader) -> list[Text]:
     """A line or two, so that the rest keeps its place; the audit has all."""
     found = [reader.names.shown(client) for client in notices(reader.records.values(), reader.facts)]
     more = f" and {len(found) - 1} more" if len(found) > 1 else ""
-    return [Text(f"{client}{more}: {ADVICE}", style="yellow") for client in found[:1]]
+    said = [f"{client}{more}: {ADVICE}" for client in found[:1]]
+    if newcomers := of_newcomers(reader.records.values(), reader.facts):
+        said.append(newcomers)
+    return [Text(text, style="yellow") for text in said]
 
 
 def _latest(reader: RunReader) -> FittedTable:

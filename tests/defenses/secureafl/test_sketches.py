@@ -30,11 +30,38 @@ def test_who_is_gone_leaves_room() -> None:
     kept = Sketches("int8")
     for client in range(BLOCK):
         kept[ClientId(client)] = sketch(client)
-    del kept[ClientId(9)], kept[ClientId(9)]
-    assert ClientId(9) not in kept
+    del kept[ClientId(3)], kept[ClientId(3)]
+    assert ClientId(3) not in kept
     kept[ClientId(BLOCK)] = sketch(1)
     assert len(kept) == BLOCK == len(kept.clients())
     assert kept.state_dict()["averages"].nbytes == BLOCK * WIDTH
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int8"])
+def test_what_is_saved_follows_from_who_came_and_went_and_is_read_block_by_block(dtype: SketchDtype) -> None:
+    def follow(kept: Sketches, clients: range, gone: tuple[int, ...]) -> None:
+        for client in clients:
+            kept[ClientId(client)] = sketch(client)
+        for client in gone:
+            del kept[ClientId(client)]
+
+    one, other = Sketches(dtype), Sketches(dtype)
+    for kept in (one, other):
+        follow(kept, range(3 * BLOCK), (5, BLOCK + 1, 2))
+    resumed = Sketches(dtype)
+    resumed.load_state_dict(other.state_dict())
+    for kept in (one, resumed):
+        follow(kept, range(100, 102), (7,))
+    assert one.state_dict().keys() == resumed.state_dict().keys()
+    for name, array in one.state_dict().items():
+        np.testing.assert_array_equal(resumed.state_dict()[name], array)
+
+    view = one.state_view()["averages"]
+    before = list(view.tags)  # type: ignore[union-attr]
+    assert b"".join(view.parts()) == one.state_dict()["averages"].tobytes()  # type: ignore[union-attr]
+    one[ClientId(BLOCK)] = sketch(0)
+    after = list(one.state_view()["averages"].tags)  # type: ignore[union-attr]
+    assert [number for number in range(len(after)) if after[number] != before[number]] == [1]
 
 
 def test_a_sum_of_rounded_sketches_does_not_drift() -> None:

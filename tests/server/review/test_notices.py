@@ -2,7 +2,7 @@ import pytest
 
 from secureafl.server.record.entries import Entry, Event
 from secureafl.server.review.audit import ClientRecord
-from secureafl.server.review.notices import MIN_LOW_VOTES, notices, said_of
+from secureafl.server.review.notices import MIN_LOW_VOTES, notices, of_newcomers, said_of
 from secureafl.types import Reason
 
 FACTS = {"defense_settings": {"vouched": ["bank"], "weights": {"clinic": 0.5}, "tolerance": 3.0, "aggregate": "bank"}}
@@ -55,3 +55,18 @@ def test_updates_over_budget_are_counted_beside_rejections() -> None:
     record.add(Entry(1.0, 1, "a", Event.ARRIVAL, Reason.TOO_LONG, False, {}))
     assert record.accepted == 1
     assert record.happened() == {"over-budget": 1, "too-long": 1}
+
+
+def accepted(num_clients: int, count: int) -> list[ClientRecord]:
+    return [ClientRecord(f"{count}-{number}", arrivals=count, accepted=count) for number in range(num_clients)]
+
+
+def test_where_hardly_anyone_returns_the_operator_is_told_what_to_set() -> None:
+    facts = {"defense_settings": {"full_vote_after": 5, "newcomer_share": 0.2}}
+    found = of_newcomers(accepted(10, 5) + accepted(60, 1), facts)
+    assert found is not None
+    assert found.startswith("60 of 70 clients have had fewer than 5 updates accepted")
+    assert "full_vote_after = 1" in found
+    assert of_newcomers(accepted(10, 5) + accepted(40, 1), facts) is None  # eight votes: fewer than ten others have
+    assert of_newcomers(accepted(9, 5) + accepted(60, 1), facts) is None  # all votes count while there are so few
+    assert of_newcomers(accepted(10, 5) + accepted(60, 1), {"defense_settings": {"window": 3}}) is None

@@ -19,7 +19,7 @@ from secureafl.defenses.secureafl.columns import Column
 from secureafl.defenses.secureafl.sketches import WIDTH, SketchDtype, Sketches
 from secureafl.defenses.secureafl.stages import Arrival, Signs, Votes
 from secureafl.kernels.vectors import NOTHING
-from secureafl.types import Array, ClientId, StateDict, Vector
+from secureafl.types import Array, ClientId, StateDict, StateView, Vector
 
 
 class Directions(Votes):
@@ -118,9 +118,14 @@ class Directions(Votes):
         del self._averages[client], self._num_heard[client]
 
     def state_dict(self) -> StateDict:
+        return {**self._averages.state_dict(), **self._small_state()}
+
+    def state_view(self) -> StateView:
+        return {**self._averages.state_view(), **self._small_state()}
+
+    def _small_state(self) -> StateDict:
         return {
-            **self._averages.state_dict(),
-            "num_heard": self._num_heard.values[self._averages.clients()],
+            "num_heard": self._num_heard.pairs(),
             "left_out": np.array(sorted(self._left_out), np.int64),
             "counted": np.array(list(self._counted), np.int64),
             "sum": self._sum.copy(),
@@ -128,7 +133,7 @@ class Directions(Votes):
 
     def load_state_dict(self, state: Mapping[str, Array]) -> None:
         self._averages.load_state_dict(state)
-        self._num_heard.load(state["clients"], state["num_heard"])
+        self._num_heard.load_pairs(state["num_heard"])
         self._left_out = {ClientId(client) for client in np.asarray(state["left_out"]).tolist()}
         self._counted = dict.fromkeys(map(ClientId, np.asarray(state["counted"]).tolist()))
         self._sum = np.array(state["sum"], np.float64)

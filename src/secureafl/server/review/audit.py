@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import statistics
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -70,6 +72,16 @@ class ClientRecord:
     def share_accepted(self) -> float:
         return self.accepted / self.arrivals if self.arrivals else 0.0
 
+    @property
+    def usual_factor(self) -> float | None:
+        """The median of its Lipschitz factors that are finite."""
+        finite = [factor for factor in self.factors if math.isfinite(factor)]
+        return statistics.median(finite) if finite else None
+
+    @property
+    def mean_staleness(self) -> float | None:
+        return math.fsum(self.staleness) / len(self.staleness) if self.staleness else None
+
     def summary(self) -> dict[str, object]:
         """The record as plain values."""
         finite = [factor for factor in self.factors if np.isfinite(factor)]
@@ -84,7 +96,7 @@ class ClientRecord:
             "lipschitz factor 10%": low,
             "lipschitz factor 50%": middle,
             "lipschitz factor 90%": high,
-            "staleness": float(np.mean(self.staleness)) if self.staleness else None,
+            "staleness": self.mean_staleness,
             "last seen": self.last_seen,
             "vote": self.vote,
             "influence": self.influence,

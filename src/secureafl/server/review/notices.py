@@ -1,7 +1,8 @@
 """What an operator should know of a client: what their own settings say of it, and when it is heard less than it looks
 like it should be.
 
-Honest clients whose data are alike keep asking for much the same, as colluders do, and lose weight like them. Only the
+Where hardly any client returns, newcomers are most of the federation and have few of its votes. And honest clients
+whose data are alike keep asking for much the same, as colluders do, and lose weight like them. Only the
 operator can tell the two apart, so they are told.
 """
 
@@ -12,6 +13,10 @@ from typing import Any
 
 from secureafl.server.review.audit import ClientRecord
 
+MIN_RETURNED = 10
+"""Fewer clients with a whole vote limit nobody."""
+MANY_TIMES = 4.0
+"""Newcomers who have earned so many times the votes that they may have together are worth a notice."""
 MIN_LOW_VOTES = 20
 """Accepted updates in a row with a low vote, after which the operator is told."""
 
@@ -40,6 +45,24 @@ def notices(records: Iterable[ClientRecord], facts: Mapping[str, Any]) -> dict[s
         for record in records
         if record.num_low_votes >= MIN_LOW_VOTES and not said_of(record.client, facts)
     }
+
+
+def of_newcomers(records: Iterable[ClientRecord], facts: Mapping[str, Any]) -> str | None:
+    """What to do where newcomers have earned far more votes than they may have together; None where they have not."""
+    settings = facts.get("defense_settings", {})
+    full_after, share = settings.get("full_vote_after"), settings.get("newcomer_share")
+    if not full_after or not share:
+        return None
+    counts = [record.accepted for record in records]
+    num_old = sum(count >= full_after for count in counts)
+    earned = sum(count for count in counts if count < full_after) / full_after
+    if num_old < MIN_RETURNED or earned < MANY_TIMES * share / (1.0 - share) * num_old:
+        return None
+    return (
+        f"{len(counts) - num_old:,} of {len(counts):,} clients have had fewer than {full_after} updates accepted, so "
+        f"together they have {share:.0%} of the votes at most. If yours seldom return, and nobody can enrol many "
+        "names, set full_vote_after = 1."
+    )
 
 
 def _words(record: ClientRecord) -> str:

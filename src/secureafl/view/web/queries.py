@@ -14,7 +14,7 @@ import numpy.typing as npt
 from secureafl.server.record.entries import Entry
 from secureafl.server.record.names import ClientNames
 from secureafl.server.review.audit import EVIDENCE, ClientRecord, explain
-from secureafl.server.review.notices import ADVICE, notices, said_of
+from secureafl.server.review.notices import ADVICE, notices, of_newcomers, said_of
 from secureafl.text import one_line, visible
 from secureafl.view.arrivals import Table
 from secureafl.view.charts import MAX_INTERVALS, MAX_POINTS, Along, Points, intervals, points, thinning
@@ -36,8 +36,8 @@ SORTS: dict[str, Callable[[ClientRecord], Any]] = {
     "vote": lambda record: record.vote,
     "steps": lambda record: record.steps_left,
     "rejected": lambda record: record.arrivals - record.accepted,
-    "staleness": lambda record: record.summary()["staleness"],
-    "factor": lambda record: record.summary()["lipschitz factor 50%"],
+    "staleness": lambda record: record.mean_staleness,
+    "factor": lambda record: record.usual_factor,
     "seen": lambda record: record.last_seen,
 }
 
@@ -59,6 +59,7 @@ def summary(reader: RunReader) -> Plain:
             "notices": [{**_name(client), "why": why} for client, why in noticed.items()][:NUM_NOTICES],
             "num_notices": len(noticed),
             "advice": ADVICE,
+            "newcomers": of_newcomers(reader.records.values(), reader.facts),
         }
 
 
@@ -83,16 +84,8 @@ def charts(reader: RunReader, along: Along) -> Plain:
 def clients(reader: RunReader, *, sort: str, descending: bool, contains: str, only_rejected: bool, page: int) -> Plain:
     """One page of the clients' table."""
     with reader.lock:
-        found, wanted, names = reader.by_name(), contains.lower(), reader.names
-        if wanted:
-            found = [
-                record
-                for record in found
-                if wanted in record.client.lower() or wanted in names.shown(record.client).lower()
-            ]
-        if only_rejected:
-            found = [record for record in found if record.rejected]
-        part = paged(_ordered(found, sort, descending=descending), page)
+        asked = (sort, descending, contains, only_rejected)
+        part = paged(reader.listed(asked, lambda: _found(reader, *asked)), page)
         rows = [{**_client(record), **_standing(record, reader.facts)} for record in part["rows"]]
         everyone = reader.records.values()
         return {
@@ -102,6 +95,20 @@ def clients(reader: RunReader, *, sort: str, descending: bool, contains: str, on
             "has_votes": any(record.vote is not None for record in everyone),
             "has_steps": any(record.steps_left is not None for record in everyone),
         }
+
+
+def _found(reader: RunReader, sort: str, descending: bool, contains: str, only_rejected: bool) -> list[ClientRecord]:
+    """Those that the table has, in the order asked for."""
+    found, wanted, names = reader.by_name(), contains.lower(), reader.names
+    if wanted:
+        found = [
+            record
+            for record in found
+            if wanted in record.client.lower() or wanted in names.shown(record.client).lower()
+        ]
+    if only_rejected:
+        found = [record for record in found if record.rejected]
+    return _ordered(found, sort, descending=descending)
 
 
 def _ordered(records: list[ClientRecord], sort: str, *, descending: bool) -> list[ClientRecord]:

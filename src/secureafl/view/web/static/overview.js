@@ -78,6 +78,10 @@ function worstCard(rows) {
     el("p", { class: "note" }, el("a", { href: "clients" }, "All clients")));
 }
 
+function newcomersCard(summary) {
+  return el("section", { class: "card warn", id: "newcomers" }, el("h2", {}, "Mostly newcomers"), el("p", { class: "note" }, summary.newcomers));
+}
+
 function noticesCard(summary) {
   const columns = [
     { head: "Client", class: "text", cell: clientLink },
@@ -116,8 +120,9 @@ const load = paced(async () => {
   parts(charts);
   lists.replaceChildren(worstCard(summary.worst), reasonsCard(summary.tick.rejections));
   events.replaceChildren(eventsCard(summary.events, true));
-  notices.replaceChildren(...(summary.notices.length ? [noticesCard(summary)] : []));
-  notices.hidden = summary.notices.length === 0;
+  const told = [summary.newcomers && newcomersCard(summary), summary.notices.length && noticesCard(summary)].filter(Boolean);
+  notices.replaceChildren(...told);
+  notices.hidden = told.length === 0;
 });
 
 along.addEventListener("change", () => {
