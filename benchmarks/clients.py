@@ -146,7 +146,7 @@ def look(run_dir: Path, name: str) -> dict[str, float]:
             "clients?contains=99",
             f"client?name={name}",
         ):
-            found[page] = min(_ask(f"{address}api/{page}") for _ in range(3))
+            found[page] = max(_ask(f"{address}api/{page}") for _ in range(3))
     finally:
         server.kill()
         server.communicate()

@@ -2,6 +2,7 @@
 
 import filecmp
 import importlib.util
+import json
 import re
 import subprocess
 import sys
@@ -92,6 +93,28 @@ def test_two_engines_learn_from_one_task_file(tmp_path: Path) -> None:
     for text in (run.log_text(), log):
         assert "secureafl: 40 updates" in text
         assert float(re.findall(r"accuracy ([0-9.]+) \(version 40\)", text)[-1]) > 0.5
+
+
+@pytest.mark.end_to_end
+def test_hospitals_count_by_their_weight_and_the_wrong_one_hardly_at_all(tmp_path: Path) -> None:
+    command = [
+        sys.executable,
+        str(EXAMPLES / "hospitals" / "run.py"),
+        "--two",
+        "--updates",
+        "150",
+        "--out",
+        str(tmp_path),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=900)
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = json.loads((tmp_path / "found.json").read_text())
+    share = {site: size / sum(found["patients"].values()) for site, size in found["patients"].items()}
+    plain, ours = (found["results"][name] for name in ("weighted average", "SecureAFL"))
+    assert ours["shares"]["site-12"] < 1.5 * share["site-12"] < plain["shares"]["site-12"]
+    assert ours["shares"]["site-4"] < 0.5 * share["site-4"] < plain["shares"]["site-4"]
+    assert ours["accuracy"] > 0.9
+    assert (tmp_path / "influence.png").stat().st_size > 10_000
 
 
 @pytest.mark.end_to_end

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import threading
 import time
 from collections import Counter, deque
@@ -93,6 +94,8 @@ class RunReader:
                     self.facts = {name: fact for name, fact in journal.facts().items() if name != "seed"}
                 for entry in journal.entries(after=self.last_number):
                     self._take(entry)
+            if len(self._by_name) != len(self.records):
+                self._sort()
             self._closed = closed
             self.standbys = self._store.standbys()
             self._read_at = time.monotonic()
@@ -100,9 +103,13 @@ class RunReader:
 
     def by_name(self) -> list[ClientRecord]:
         """The records in the order of their clients' ids. It is not to be changed."""
-        if len(self._by_name) != len(self.records):
-            self._by_name = [self.records[client] for client in sorted(self.records)]
         return self._by_name
+
+    def _sort(self) -> None:
+        """Put records of new clients in their places."""
+        new = itertools.islice(self.records, len(self._by_name), None)
+        self._by_name.extend(map(self.records.__getitem__, new))
+        self._by_name.sort(key=lambda record: record.client)
 
     def listed(self, asked: Hashable, find: Callable[[], list[ClientRecord]]) -> list[ClientRecord]:
         """What `find` gives, kept until something is written or another list is asked for: its next page is at hand."""

@@ -115,9 +115,9 @@ def _ordered(records: list[ClientRecord], sort: str, *, descending: bool) -> lis
     """Records that are in the order of their names, in the order asked for. Those without the figure come last."""
     if sort == "client":
         return records[::-1] if descending else records
-    keyed = [(SORTS[sort](record), record) for record in records]
-    known = sorted((pair for pair in keyed if pair[0] is not None), key=_first, reverse=descending)
-    return [record for _, record in known] + [record for key, record in keyed if key is None]
+    keys = np.array([SORTS[sort](record) for record in records], np.float64)  # NaN for None
+    order = np.argsort(-keys if descending else keys, kind="stable")
+    return [records[place] for place in order.tolist()]
 
 
 def client(reader: RunReader, name: str, *, only_rejected: bool, page: int) -> Plain | None:
@@ -265,10 +265,6 @@ def named(found: Any, names: ClientNames) -> Any:
 
 def _counted(counts: Counter[str]) -> dict[str, int]:
     return {one_line(what): count for what, count in counts.most_common()}
-
-
-def _first(pair: tuple[Any, object]) -> Any:
-    return pair[0]
 
 
 def paged(rows: Iterable[Any], page: int) -> Plain:

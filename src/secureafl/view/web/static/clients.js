@@ -5,11 +5,11 @@ const COLUMNS = [
   ["arrivals", "Updates", "", (row) => count(row.arrivals)],
   ["accepted", "Accepted", "", (row) => shareBar(row.share_accepted)],
   ["vote", "Vote", "", (row) => fixed(row.vote, 2)],
-  ["steps", "Steps left", "", (row) => fixed(row.steps_left)],
+  ["steps", "Steps left", "minor", (row) => fixed(row.steps_left)],
   ["rejected", "Rejected", "", (row) => count(row.num_rejected)],
-  ["staleness", "Staleness", "", (row) => fixed(row.staleness)],
-  ["factor", "λ, median", "", (row) => fmt(row.factor, 3, true)],
-  ["seen", "Last seen", "", (row) => duration(row.last_seen)],
+  ["staleness", "Staleness", "minor", (row) => fixed(row.staleness)],
+  ["factor", "λ, median", "minor", (row) => fmt(row.factor, 3, true)],
+  ["seen", "Last seen", "minor", (row) => duration(row.last_seen)],
   [null, "Why not, and what else", "text wrap", remarks],
 ];
 
