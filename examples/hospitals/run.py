@@ -66,7 +66,9 @@ def simulate(name: str, num_updates: int, place: Path) -> None:
     defense, is_wrong = JOBS[name]
     chosen: dict[str, object] = {"weights": weights()}
     if defense == "secureafl":
-        chosen["full_vote_after"] = 1  # no newcomers: the consortium has agreed on who takes part
+        chosen["tolerance"] = 6.0  # steps of eight patients are noisy
+        chosen["full_vote_after"] = 1  # no newcomers: the consortium has agreed on who takes part,
+        chosen["vouched"] = list(weights())  # and knows them, so that hospitals may ask for much the same
     settings = {
         "defense": defense,
         "defense_settings": chosen,
