@@ -10,6 +10,8 @@ from tests.end_to_end.journals import arrivals, read_journal, refused, wait_for,
 
 from secureafl.engines.signing import write_key_pair
 from secureafl.server.record.entries import Entry, Event
+from secureafl.server.review.opened import RecordedRun
+from secureafl.server.review.replay import compare
 
 pytestmark = pytest.mark.end_to_end
 
@@ -117,3 +119,31 @@ def test_a_forged_answer_is_taken_without_signing_and_refused_with_it(tmp_path: 
     )
     assert {row.reason for row in refused(outcome["signed"], victim.node_id)} == {"bad-signature"}
     assert all(row.evidence["norm"] < 1000.0 for row in arrivals(outcome["signed"], victim.node_id)), "its own content"
+
+
+def test_signed_updates_over_a_smaller_wire_from_those_who_can(tmp_path: Path) -> None:
+    """Two nodes compress, one has never heard of it; all sign. What is on record leads to the same model again."""
+    run_dir, keys_file = tmp_path / "run", tmp_path / "keys.toml"
+    keys = [tmp_path / f"signing-{index}.pem" for index in range(3)]
+    public = [write_key_pair(path) for path in keys]
+    with Deployment(tmp_path / "flower") as deployment:
+        nodes = deployment.start_nodes(
+            {index: {"secureafl-key": str(keys[index]), "compresses": index < 2} for index in range(3)}
+        )
+        keys_file.write_text("".join(f'{node.node_id} = "{key}"\n' for node, key in zip(nodes, public, strict=True)))
+        config: Config = {
+            "secureafl.min-nodes": 3,
+            "secureafl.run-dir": str(run_dir),
+            "secureafl.keys-file": str(keys_file),
+            "secureafl.wire": "int8",
+            "secureafl.stop-after-updates": 18,
+            "secureafl.stop-after-seconds": 200.0,
+        }
+        deployment.run(APP, config, timeout=300.0)
+    with RecordedRun.open(run_dir) as run:
+        rows = list(run.journal.entries(Event.ARRIVAL, payloads=True))
+        assert set(compare(run, run.machine()).distances) == {0.0}
+    sizes = {str(node.node_id): {len(row.payload or b"") for row in arrivals(rows, node.node_id)} for node in nodes}
+    assert list(sizes.values()) == [{16 + 4 * 4 + 1000 + 1}] * 2 + [{4000}]
+    assert min(len(arrivals(rows, node.node_id)) for node in nodes) >= 2, "each got a second model, compressed or not"
+    assert not [row for row in read_journal(run_dir) if row.event in {Event.REFUSED, Event.CLIENT_ERROR}]
