@@ -32,7 +32,7 @@ from secureafl.wire import Wire  # noqa: E402
 
 APP = Path(__file__).parent / "wire_app"
 NUM_NODES = 2
-NUM_UPDATES = 20
+NUM_UPDATES = 6
 
 
 def weighed(engine: Deployment, run_dir: Path, wire: Wire) -> dict[str, Any]:
@@ -43,7 +43,7 @@ def weighed(engine: Deployment, run_dir: Path, wire: Wire) -> dict[str, Any]:
         "secureafl.min-nodes": NUM_NODES,
         "secureafl.stop-after-updates": NUM_UPDATES,
     }
-    run = engine.run(APP, config, timeout=600.0)
+    run = engine.run(APP, config, timeout=1200.0)
     [line] = [line for line in run.log_text().splitlines() if "MEASURED " in line]
     found = json.loads(line[line.index("{") :])
     journal = read_journal(run_dir / "run.db")

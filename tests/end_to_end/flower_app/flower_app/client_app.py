@@ -1,4 +1,5 @@
-"""Node config `role`: honest (the default), poison, slow, raise, exit, garbage, late-answer, victim, forger.
+"""Node config `role`: honest (the default), poison, slow, raise, exit, garbage, late-answer, victim, forger, or
+uneven.
 
 With `compresses = true` the node takes a smaller wire up.
 """
@@ -46,6 +47,8 @@ def train(message: Message, context: Context) -> Message:
     if role == "forger":
         return forge(message, answer(message, np.full_like(weights, 1000.0)), Path(str(context.run_config["leak"])))
     target = -9.0 if role == "poison" else 1.0
+    if role == "uneven":  # rounding takes something from every update
+        target = np.linspace(-1.0, 1.0, weights.size) ** 3
     return answer(message, (weights + 0.5 * (target - weights)).astype(np.float32))
 
 
