@@ -140,10 +140,10 @@ def test_signed_updates_over_a_smaller_wire_from_those_who_can(tmp_path: Path) -
             "secureafl.run-dir": str(run_dir),
             "secureafl.keys-file": str(keys_file),
             "secureafl.wire": "int8",
-            "secureafl.stop-after-updates": 18,
-            "secureafl.stop-after-seconds": 200.0,
+            "secureafl.stop-after-updates": 12,
+            "secureafl.stop-after-seconds": 400.0,
         }
-        deployment.run(APP, config, timeout=300.0)
+        deployment.run(APP, config, timeout=500.0)
     with RecordedRun.open(run_dir) as run:
         rows = list(run.journal.entries(Event.ARRIVAL, payloads=True))
         machine, uneven = run.machine(), np.linspace(-1.0, 1.0, 1000) ** 3
