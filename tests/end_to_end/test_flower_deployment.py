@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 from safetensors.numpy import load_file
 from tests.end_to_end.flower_processes import Config, Deployment
@@ -10,6 +11,9 @@ from tests.end_to_end.journals import arrivals, read_journal, refused, wait_for,
 
 from secureafl.engines.signing import write_key_pair
 from secureafl.server.record.entries import Entry, Event
+from secureafl.server.record.run import repeat
+from secureafl.server.review.opened import RecordedRun
+from secureafl.wire import Feedback, rounded
 
 pytestmark = pytest.mark.end_to_end
 
@@ -117,3 +121,44 @@ def test_a_forged_answer_is_taken_without_signing_and_refused_with_it(tmp_path: 
     )
     assert {row.reason for row in refused(outcome["signed"], victim.node_id)} == {"bad-signature"}
     assert all(row.evidence["norm"] < 1000.0 for row in arrivals(outcome["signed"], victim.node_id)), "its own content"
+
+
+def test_signed_updates_over_a_smaller_wire_from_those_who_can(tmp_path: Path) -> None:
+    """Two nodes compress, one has never heard of it; all sign. What is on record leads to the same model again, and is
+    what error feedback over all of a node's updates makes, each of them computed by a process of its own.
+    """
+    run_dir, keys_file = tmp_path / "run", tmp_path / "keys.toml"
+    keys = [tmp_path / f"signing-{index}.pem" for index in range(3)]
+    public = [write_key_pair(path) for path in keys]
+    with Deployment(tmp_path / "flower") as deployment:
+        nodes = deployment.start_nodes(
+            {i: {"role": "uneven", "secureafl-key": str(keys[i]), "compresses": i < 2} for i in range(3)}
+        )
+        keys_file.write_text("".join(f'{node.node_id} = "{key}"\n' for node, key in zip(nodes, public, strict=True)))
+        config: Config = {
+            "secureafl.min-nodes": 3,
+            "secureafl.run-dir": str(run_dir),
+            "secureafl.keys-file": str(keys_file),
+            "secureafl.wire": "int8",
+            "secureafl.stop-after-updates": 12,
+            "secureafl.stop-after-seconds": 400.0,
+        }
+        deployment.run(APP, config, timeout=500.0)
+    with RecordedRun.open(run_dir) as run:
+        rows = list(run.journal.entries(Event.ARRIVAL, payloads=True))
+        machine, uneven = run.machine(), np.linspace(-1.0, 1.0, 1000) ** 3
+        feedback = {str(node.node_id): Feedback("int8") for node in nodes[:2]}
+        for row in run.journal.entries(payloads=True):
+            if row.event is Event.ARRIVAL and row.client in feedback:
+                ticket = machine.ticket(row.ticket or 0)
+                assert ticket is not None
+                own, given = feedback[row.client], machine.model_of(ticket).params
+                if own.residual is not None:  # its first update has shown that it can read this
+                    given = rounded(given)
+                trained = (given + 0.5 * (uneven - given)).astype(np.float32)
+                assert own.compress(given - trained) == row.payload
+            repeat(machine, row, str(run_dir))
+    sizes = {str(node.node_id): {len(row.payload or b"") for row in arrivals(rows, node.node_id)} for node in nodes}
+    assert list(sizes.values()) == [{16 + 4 * 4 + 1000 + 1}] * 2 + [{4000}]
+    assert min(len(arrivals(rows, node.node_id)) for node in nodes) >= 2, "each got a second model, compressed or not"
+    assert not [row for row in read_journal(run_dir) if row.event in {Event.REFUSED, Event.CLIENT_ERROR}]

@@ -17,6 +17,8 @@ from secureafl.engines.nvflare import AsyncClient, AsyncServer, federation_recip
 from secureafl.engines.signing import write_key_pair
 from secureafl.server.record.address import Place
 from secureafl.server.record.entries import Entry, Event
+from secureafl.server.review.opened import RecordedRun
+from secureafl.server.review.replay import compare
 
 pytestmark = [
     pytest.mark.end_to_end,
@@ -53,6 +55,17 @@ def test_the_simulator_trains_despite_a_liar(tmp_path: Path) -> None:
     assert "secureafl: 60 updates" in log
     assert f"metrics: http://{HOST}:{port}/metrics" in log
     assert {row.client for row in read_journal(run_dir) if row.event is Event.ARRIVAL} == set(sites.split(","))
+    assert abs(mean_weight(run_dir) - 1.0) < 0.5
+
+
+def test_the_simulators_sites_take_a_smaller_wire_up(tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    settings = {**SETTINGS, "run_dir": str(run_dir), "stop_after_updates": 30, "wire": "int8"}
+    simulate(APP / "simulation.py", tmp_path / "simulator", ["honest-1,honest-2", json.dumps(settings)], timeout=180.0)
+    with RecordedRun.open(run_dir) as run:
+        sizes = {len(row.payload or b"") for row in run.journal.entries(Event.ARRIVAL, payloads=True)}
+        assert set(compare(run, run.machine()).distances) == {0.0}
+    assert sizes == {16 + 4 * 4 + 1000 + 1}
     assert abs(mean_weight(run_dir) - 1.0) < 0.5
 
 

@@ -14,7 +14,7 @@ from safetensors.numpy import load, load_file
 from tests.engines.flower.fake_grid import FakeGrid, reply
 from torch import nn
 
-from secureafl import Layout, Machine, MachineSettings, Vector, build_defense
+from secureafl import Layout, Machine, MachineSettings, build_defense
 from secureafl.engines.batch_norm import running_statistics_warning
 from secureafl.engines.flower import FlowerSettings, delta_update, run_federation
 from secureafl.engines.flower.codec import Records
@@ -23,6 +23,7 @@ from secureafl.engines.nvflare.codec import Messages, pack
 from secureafl.engines.updates import to_arrays
 from secureafl.server import Assignment
 from secureafl.types import Reason
+from secureafl.wire import Reply
 
 State: TypeAlias = dict[str, torch.Tensor]
 COUNTER = "1.num_batches_tracked"
@@ -50,7 +51,7 @@ FIRST = to_arrays(network().state_dict())
 LAYOUT = Layout.of(FIRST)
 TASK = Assignment(0, "1", 7, LAYOUT.flatten(FIRST) + np.float32(0.5), b"n" * 16)
 
-Decoded: TypeAlias = Vector | Reason
+Decoded: TypeAlias = Reply
 Returned: TypeAlias = Callable[[State], State]
 
 

@@ -21,6 +21,7 @@ from secureafl.engines.engine_settings import EngineSettings
 from secureafl.engines.sessions import LostError, Pace, SessionPool
 from secureafl.server import Assignment, Federation
 from secureafl.server.record.entries import Entry, Event
+from secureafl.wire import Reply
 
 PATIENCE = 60.0
 """Real seconds in which whatever is due at one moment of fake time must be done."""
@@ -226,10 +227,10 @@ class PromptFederation(Federation):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.judges_at_once = True
-        self._delivered: deque[tuple[Assignment, Vector | Reason, Future[Verdict]]] = deque()
+        self._delivered: deque[tuple[Assignment, Reply, Future[Verdict]]] = deque()
         self._judging = threading.Lock()
 
-    def deliver(self, assignment: Assignment, update: Vector | Reason) -> Future[Verdict]:
+    def deliver(self, assignment: Assignment, update: Reply) -> Future[Verdict]:
         done: Future[Verdict] = Future()
         self._delivered.append((assignment, update, done))
         if self.judges_at_once:

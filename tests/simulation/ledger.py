@@ -18,6 +18,7 @@ from secureafl.server.record.run import model_hash, repeat
 from secureafl.server.record.snapshots import Snapshots
 from secureafl.server.record.sqlite import read_journal
 from secureafl.types import UNJUDGED, Reason, Vector, Verdict
+from secureafl.wire import CompressedUpdate, Reply
 
 _LOST = re.compile(r"(\d+) arrivals after the last snapshot are lost: journal = verdicts")
 _NO_ARRIVAL = UNJUDGED | {Reason.TICKET_CLOSED, Reason.UNSOLICITED}
@@ -73,7 +74,7 @@ class Ledger:
         self._handed_out: set[bytes] = set()
         self._rows: dict[int, Entry] = {}  # on record after the last server, or forgotten by then
         self._steps: list[Step] = []
-        self.at_hand: Vector | Reason | None = None
+        self.at_hand: Reply | None = None
 
     # While a server is at work
 
@@ -106,7 +107,9 @@ class Ledger:
         """Whether any client got a model from this run."""
         return bool(self._handed_out)
 
-    def _bytes(self, update: Vector | Reason | None) -> bytes | None:
+    def _bytes(self, update: Reply | None) -> bytes | None:
+        if isinstance(update, CompressedUpdate):
+            return update.compressed
         fits = isinstance(update, np.ndarray) and update.dtype == np.float32 and update.shape == self._shape
         return update.tobytes() if isinstance(update, np.ndarray) and fits else None
 

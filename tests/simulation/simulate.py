@@ -36,7 +36,8 @@ from secureafl.server.record.entries import Entry, Event
 from secureafl.server.record.folder import DATABASE, FolderStore
 from secureafl.server.record.sqlite import read_journal
 from secureafl.server.record.store import MODEL
-from secureafl.types import Reason, Vector, Verdict
+from secureafl.types import Verdict
+from secureafl.wire import Reply
 
 MAX_SERVERS = 6
 DIM = 8
@@ -127,11 +128,11 @@ class SimulatedFederation(Federation):
             self.drive()
         return 0.0
 
-    def _take(self, assignment: Assignment, update: Vector | Reason, done: Future[Verdict]) -> None:
+    def _take(self, assignment: Assignment, update: Reply, done: Future[Verdict]) -> None:
         self._ledger.at_hand = update
         super()._take(assignment, update, done)
 
-    def deliver(self, assignment: Assignment, update: Vector | Reason) -> Future[Verdict]:
+    def deliver(self, assignment: Assignment, update: Reply) -> Future[Verdict]:
         def acknowledged(done: Future[Verdict]) -> None:
             if not done.cancelled() and done.exception() is None:
                 self._ledger.acknowledge(assignment.ticket, done.result())

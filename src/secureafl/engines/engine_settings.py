@@ -10,6 +10,7 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 from secureafl.errors import SettingsError
 from secureafl.server import FederationSettings
 from secureafl.server.report.sinks import parse_sink, split_sinks
+from secureafl.wire import Wire
 
 
 class EngineSettings(FederationSettings):
@@ -35,6 +36,10 @@ class EngineSettings(FederationSettings):
     """Hold each update back for a drawn time of about this length, so that simulated clients differ in speed."""
     hold_seed: int = 0
     """Seed of those draws."""
+    wire: Wire = "float32"
+    """How updates and models travel: with `bfloat16` both take half the bytes; with `int8` updates take a quarter, and
+    models, which are bfloat16 then, half. It is offered to every client; those that cannot compress are served with
+    float32. A run keeps the one it began with."""
     keys_file: Path | None = None
     """TOML file of public keys, `client = "base64"`; when given, every update must be signed."""
     names_file: Path | None = None
@@ -59,7 +64,7 @@ class EngineSettings(FederationSettings):
         return "clients"
 
     def facts(self) -> dict[str, object]:
-        return {**super().facts(), "signing": self.keys_file is not None}
+        return {**super().facts(), "signing": self.keys_file is not None, "wire": self.wire}
 
     @model_validator(mode="after")
     def _region_is_whole(self) -> EngineSettings:

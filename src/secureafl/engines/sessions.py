@@ -26,7 +26,8 @@ from secureafl.server import Assignment, Federation
 from secureafl.server.live.federation import describe
 from secureafl.server.record.entries import Event
 from secureafl.text import name_fault
-from secureafl.types import Reason, Vector, Verdict
+from secureafl.types import Verdict
+from secureafl.wire import Reply
 
 CLOSE_SECONDS = 5.0
 STALLED_AFTER = 4.0  # times as long as is usual
@@ -54,7 +55,7 @@ class Carrier(Protocol[Handle]):
     def send(self, assignment: Assignment) -> Handle:
         """Hand a model out; raises `LostError` if the client cannot be reached."""
 
-    def fetch(self, handle: Handle, assignment: Assignment) -> Vector | Reason | None:
+    def fetch(self, handle: Handle, assignment: Assignment) -> Reply | None:
         """The update, None if it is not there yet, or `LostError`. May block: it then takes up one worker."""
 
     def close(self) -> None:
@@ -83,7 +84,7 @@ class Session(Generic[Handle]):
     assignment: Assignment | None = None
     handle: Handle | None = None
     sent_at: float = 0.0
-    update: Vector | Reason | None = None  # fetched, but held back for a drawn time
+    update: Reply | None = None  # fetched, but held back for a drawn time
     num_failures: int = 0
     resting: bool = False  # waits before another try, without a place in flight
     stalled: bool = False  # its place in flight is another's, because its update does not come
@@ -304,7 +305,7 @@ class SessionPool(Generic[Handle]):
         """Until the first update has come, everyone may just be slow: then at most as many as have a place."""
         return bool(self._waits) or self._num_stalled < (self._settings.max_in_flight or 0)
 
-    def _hand_in(self, session: Session[Handle], assignment: Assignment, update: Vector | Reason) -> None:
+    def _hand_in(self, session: Session[Handle], assignment: Assignment, update: Reply) -> None:
         def judged(done: Future[Verdict]) -> None:
             if done.cancelled() or done.exception() is not None:  # the run is over
                 return

@@ -12,11 +12,9 @@ import numpy as np
 
 from secureafl.layout import Layout
 from secureafl.types import NamedArrays, Reason, Vector
+from secureafl.wire import TINY
 
 ClientReturns = Literal["weights", "delta", "gradient"]
-
-TINY = np.finfo(np.float32).tiny
-"""Smaller numbers are denormal: honest gradients hold a few, and a vector full of them would slow every step down."""
 
 
 def admit(arrays: NamedArrays, layout: Layout, base: Vector, client_returns: ClientReturns) -> Vector | Reason:

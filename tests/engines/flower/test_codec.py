@@ -10,9 +10,10 @@ from tests.support import Quadratic
 
 from secureafl import Layout, Machine, Reason
 from secureafl.engines.flower import FlowerSettings
-from secureafl.engines.flower.codec import Records
+from secureafl.engines.flower.codec import Records, compressed_record
 from secureafl.server import Federation, FederationSettings
 from secureafl.server.record.entries import Event
+from secureafl.wire import compress
 
 LAYOUT = Layout.of({"w": np.zeros((2, 3), np.float32), "b": np.zeros(6, np.float32)})
 NAMES = ["w", "b", "", "W", "w ", "config", "\u0000", "b" * 300]
@@ -22,7 +23,7 @@ VALUES = [np.nan, np.inf, -np.inf, 1e300, -1e300, 1e-320, 3.4e38, 0.0]
 
 def hostile(rng: np.random.Generator, dispatch: Message) -> Message:
     """One malformed answer of a random kind: every one is refused, whatever defense is in charge."""
-    kind = int(rng.integers(7))
+    kind = int(rng.integers(8))
     if kind == 0:
         content = RecordDict()
     elif kind == 1:
@@ -40,6 +41,8 @@ def hostile(rng: np.random.Generator, dispatch: Message) -> Message:
     elif kind == 5:  # wrong names or shapes
         names = [str(name) for name in rng.choice(NAMES[1:], size=int(rng.integers(1, 4)), replace=False)]
         content = RecordDict({"arrays": _record(rng, names, wrong_shape=True)})
+    elif kind == 6:  # a compressed update that is cut, damaged, of another length, or holds no numbers
+        content = RecordDict({"arrays": compressed_record(_compressed(rng))})
     else:  # the right form with values no model can take
         arrays = {"w": np.zeros((2, 3)), "b": np.zeros(6)}
         arrays["b"][int(rng.integers(6))] = rng.choice([np.nan, np.inf, -np.inf, 1e300, 1e30, -1e19])
@@ -59,6 +62,19 @@ def _garbage(rng: np.random.Generator) -> Array:
     return Array(str(rng.choice(DTYPES)), (int(rng.integers(10)),), stype, data)
 
 
+def _compressed(rng: np.random.Generator) -> bytes:
+    good = compress(np.full(12, 3.0, np.float32), "int8" if rng.integers(2) else "bfloat16")
+    damage = int(rng.integers(4))
+    if damage == 0:
+        return good[: int(rng.integers(len(good)))]
+    if damage == 1:
+        place = int(rng.choice([*range(6), *range(8, 16)]))  # in the header; another block may be right
+        return good[:place] + bytes([good[place] ^ (1 << int(rng.integers(8)))]) + good[place + 1 :]
+    if damage == 2:
+        return good + rng.bytes(1 + int(rng.integers(100)))
+    return good[:16] + b"\x80\x7f\x80\x7f" + good[20:]  # infinite as bfloat16, not a number as a scale
+
+
 def _record(rng: np.random.Generator, names: list[str], *, wrong_shape: bool = False) -> ArrayRecord:
     shape = tuple(int(size) for size in rng.integers(0, 5, size=int(rng.integers(0, 4)))) if wrong_shape else (2, 3)
     return ArrayRecord({name: _array(np.full(shape, rng.choice(VALUES))) for name in names})
@@ -69,7 +85,7 @@ def campaign(num_answers: int, seed: int) -> Counter[str]:
     settings = FederationSettings(max_refusals=None)
     machine = Machine(problem.defense("secureafl"), np.zeros(12, np.float32), settings.machine())
     federation = Federation(machine, LAYOUT, settings)
-    records, rng = Records(LAYOUT, FlowerSettings()), np.random.default_rng(seed)
+    records, rng = Records(LAYOUT, FlowerSettings(wire="int8")), np.random.default_rng(seed)
     before = hashlib.sha256(machine.model.params.tobytes()).digest()
     federation.begin()
     for number in range(num_answers):

@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,12 +14,15 @@ from nvflare.collab import CollabCallError
 from rich.console import Console
 from safetensors.numpy import load
 
-from secureafl.engines.nvflare import NVFlareSettings, run_federation
+from secureafl.engines.nvflare import AsyncClient, NVFlareSettings, run_federation
 from secureafl.engines.nvflare import app as nvflare_app
+from secureafl.engines.nvflare import client as nvflare_client
 from secureafl.engines.nvflare.codec import Message, pack
 from secureafl.server import Result
 from secureafl.server.record.entries import Event
 from secureafl.server.record.sqlite import read_journal
+from secureafl.types import NamedArrays
+from secureafl.wire import Wire, is_compressed
 
 MODEL = {"w": np.zeros(3, np.float32)}
 QUICK: dict[str, Any] = {"discovery_seconds": 0.02, "retry_seconds": 0.02, "ping_seconds": 0.1}
@@ -134,3 +137,34 @@ def test_the_end_of_the_run_ends_calls_that_are_open(monkeypatch: pytest.MonkeyP
     assert len(seen) == 1
     assert seen[0] is not of_the_job
     assert slow.backend.abort_signal is of_the_job, "other calls of the server's work as before"
+
+
+def pulling(arrays: NamedArrays, config: Mapping[str, Any]) -> NamedArrays:
+    """Trains in place, as a client may."""
+    assert arrays["w"].dtype == np.float32
+    arrays["w"] += 0.5 * (2.0 - arrays["w"])
+    return arrays
+
+
+@pytest.mark.parametrize("wire", ["bfloat16", "int8"])
+def test_sites_that_can_compress_do_and_the_others_are_served_as_ever(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, wire: Wire
+) -> None:
+    client, types = AsyncClient(f"{__name__}:pulling"), []
+    monkeypatch.setattr(nvflare_client, "_place", dict)
+    monkeypatch.setattr(nvflare_client, "load_function", lambda name: pulling)
+
+    def able(dispatch: Message) -> Message:
+        types.append(str(load(dispatch["arrays"])["w"].dtype))
+        return client.reply(dispatch)
+
+    context = FakeContext([Site("able", able), Site("unable", honest)])
+    settings = {"stop_after_updates": 80, "wire": wire, "server_lr": 0.2, "defense": "asyncsgd"}
+    result, _ = federate(monkeypatch, context, tmp_path, **settings)
+    np.testing.assert_allclose(result.arrays["w"], 2.0, atol=0.05)
+    assert types[0] == "float32"
+    assert set(types[1:]) == {"uint16"}
+    journal = read_journal(tmp_path / "run.db")
+    rows = list(journal.entries(Event.ARRIVAL, payloads=True))
+    journal.close()
+    assert {(row.client, is_compressed(row.payload or b"")) for row in rows} == {("able", True), ("unable", False)}

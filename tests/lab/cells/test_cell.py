@@ -131,6 +131,15 @@ def test_a_setting_that_is_off_is_no_part_of_a_cells_identity() -> None:
     assert "--set defense_settings.max_seats=20" in limited.command()
 
 
+def test_the_usual_wire_is_no_part_of_a_cells_identity() -> None:
+    assert "wire" not in CellSettings().complete()
+    small = CellSettings(wire="int8")
+    assert small.complete()["wire"] == "int8"
+    assert small.cell_id() != CellSettings().cell_id()
+    assert "--set wire=int8" in small.command()
+    assert CellSettings(**small.complete()).cell_id() == small.cell_id()
+
+
 def regional(**settings: Any) -> CellSettings:
     cell = {key: settings.pop(key) for key in ("num_clients", "defense", "attack") if key in settings}
     return CellSettings(**{"num_clients": 100, **cell}, protocol="regions", protocol_settings=settings)

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pytest
 
 from secureafl import Machine, MachineSettings, SecureAFL, build_defense
 from secureafl.lab.attacks.attack import Stateless, TriggerView, View
@@ -13,6 +14,7 @@ from secureafl.lab.simulation.protocols import PaperProtocol
 from secureafl.lab.simulation.simulate import Attacker, ClientData, Simulation
 from secureafl.layout import Layout
 from secureafl.types import ClientId, Vector, Verdict
+from secureafl.wire import Wire, rounded
 
 NUM_CLIENTS, DIM = 4, 3
 
@@ -61,7 +63,9 @@ class Renaming(Recorder):
         self.watched.append((client, update.copy()))
 
 
-def simulation(defense: str = "asyncsgd", attack: Recorder | None = None, needs_shadow: bool = False) -> Simulation:
+def simulation(
+    defense: str = "asyncsgd", attack: Recorder | None = None, needs_shadow: bool = False, wire: Wire = "float32"
+) -> Simulation:
     y = np.repeat(np.arange(NUM_CLIENTS, dtype=np.float32), 5)  # client k's labels are all k
     shards = [np.arange(5 * k, 5 * k + 5) for k in range(NUM_CLIENTS)]
     attacker = None
@@ -79,6 +83,7 @@ def simulation(defense: str = "asyncsgd", attack: Recorder | None = None, needs_
         protocol=PaperProtocol(NUM_CLIENTS, 2, seed=3),
         seed=3,
         attacker=attacker,
+        wire=wire,
     )
 
 
@@ -171,11 +176,38 @@ def test_the_shadow_is_the_real_defense_or_a_copy_fed_on_demand() -> None:
         assert (len(shadow.history) == 2) == needs_shadow  # the two honest ones; NaN leaves no trace
 
 
-def test_goes_on_from_saved_state() -> None:
-    run = simulation("secureafl", Recorder())
+class Steep(Mean):
+    """Keeps the models it is asked at. One coordinate is so large that the others are below half a step of int8."""
+
+    def __init__(self) -> None:
+        self.asked: list[Vector] = []
+
+    def gradient(self, params: Vector, x: npt.NDArray[Any], y: npt.NDArray[Any]) -> Vector:
+        self.asked.append(params)
+        return np.array([100.0, 0.25, -0.125], np.float32)
+
+
+def test_over_a_smaller_wire_models_arrive_rounded_and_what_updates_lose_comes_later() -> None:
+    exact, run = simulation(), simulation(wire="int8")
+    exact.task, task = Steep(), Steep()
+    run.task = task
+    for _ in range(400):
+        exact.step()
+        run.step()
+    assert any((asked != 0.0).all() for asked in task.asked)
+    for asked in task.asked:
+        np.testing.assert_array_equal(asked, rounded(asked))
+    gap = np.abs(run.machine.model.params - exact.machine.model.params)
+    assert gap.max() <= 0.1 * NUM_CLIENTS * 100.0 / 127, "one rounding for each client, times the server's rate"
+    assert gap.max() < 0.1 * np.abs(exact.machine.model.params).min()
+
+
+@pytest.mark.parametrize("wire", ["float32", "int8"])
+def test_goes_on_from_saved_state(wire: Wire) -> None:
+    run = simulation("secureafl", Recorder(), wire=wire)
     for _ in range(15):
         run.step()
-    restored = simulation("secureafl", Recorder())
+    restored = simulation("secureafl", Recorder(), wire=wire)
     restored.load_state_dict(run.state_dict())
     for _ in range(15):
         run.step()

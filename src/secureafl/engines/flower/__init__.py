@@ -2,10 +2,17 @@
 
 from secureafl.engines.flower.app import run_federation, server_app
 from secureafl.engines.flower.app_settings import FlowerSettings, read_run_config
-from secureafl.engines.flower.client import delta_update, gradient_update, regional_update, sign_updates
+from secureafl.engines.flower.client import (
+    compress_updates,
+    delta_update,
+    gradient_update,
+    regional_update,
+    sign_updates,
+)
 
 __all__ = [
     "FlowerSettings",
+    "compress_updates",
     "delta_update",
     "gradient_update",
     "read_run_config",

@@ -14,7 +14,7 @@ from secureafl.engines.flower.codec import Records
 from secureafl.engines.sessions import LostError
 from secureafl.server import Assignment
 from secureafl.server.record.entries import Event
-from secureafl.types import Reason, Vector
+from secureafl.wire import CompressedUpdate, Reply
 
 EXPIRED, NODE_UNAVAILABLE = 3, 5  # Flower's error codes: the update's time is over; the node has gone
 
@@ -26,24 +26,31 @@ class Nodes:
         self._grid = grid
         self._records = records
         self._ttl_seconds = ttl_seconds
+        self._compressing: set[str] = set()  # whose last update came compressed: they can read such models, too
 
     def present(self) -> Collection[str]:
         return [str(node_id) for node_id in self._grid.get_node_ids()]
 
     def send(self, assignment: Assignment) -> str:
-        message = self._records.encode(assignment, int(assignment.client), self._ttl_seconds)
+        client = assignment.client
+        compressed = client in self._compressing
+        message = self._records.encode(assignment, int(client), self._ttl_seconds, compressed=compressed)
         ids = list(self._grid.push_messages([message]))
         if not ids or not ids[0]:  # simulation leaves a refused push out, deployment returns an empty id
             raise LostError(Event.LEFT, "push refused")
         return ids[0]
 
-    def fetch(self, handle: str, assignment: Assignment) -> Vector | Reason | None:
+    def fetch(self, handle: str, assignment: Assignment) -> Reply | None:
         replies = list(self._grid.pull_messages([handle]))
         if not replies:
             return None
+        self._compressing.discard(assignment.client)
         if replies[0].has_error():
             raise _loss(replies[0])
-        return self._records.decode(replies[0], assignment)
+        found = self._records.decode(replies[0], assignment)
+        if isinstance(found, CompressedUpdate):
+            self._compressing.add(assignment.client)
+        return found
 
     def close(self) -> None:
         """Nothing to do: no call waits for an update."""

@@ -1,6 +1,6 @@
 """What a Flower ClientApp may use. A client that returns its trained weights needs none of it.
 
-app = ClientApp(mods=[sign_updates])          # when the server asks for signed updates
+app = ClientApp(mods=[sign_updates, compress_updates])  # when the server asks for signed updates, offers a smaller wire
 
 @app.train()
 def train(msg, context):
@@ -17,12 +17,26 @@ from typing import Any
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, MetricRecordValues, RecordDict
 
 from secureafl.engines import signing
-from secureafl.engines.flower.codec import ARRAYS, CONFIG, NONCE, SIGNATURE, VERSION, record_digest, to_arrays
+from secureafl.engines.flower.codec import (
+    ARRAYS,
+    CONFIG,
+    NONCE,
+    SIGNATURE,
+    VERSION,
+    compressed_record,
+    record_digest,
+    to_arrays,
+)
+from secureafl.engines.offer import Offer
 from secureafl.engines.uplink import RegionFolder
 from secureafl.errors import SettingsError
+from secureafl.types import Vector
+from secureafl.wire import Feedback
 
 KEY_SETTING = "secureafl-key"
 """Entry of a SuperNode's `--node-config` that names its signing key's file."""
+RESIDUAL = "secureafl-residual"
+"""Record of a client's state: what rounding took from its updates so far."""
 
 
 def delta_update(
@@ -70,3 +84,32 @@ def sign_updates(message: Message, context: Context, call_next: Callable[[Messag
     signature = signing.sign(key, nonce, version, record_digest(record))
     reply.content[SIGNATURE] = ConfigRecord({SIGNATURE: signature})
     return reply
+
+
+def compress_updates(message: Message, context: Context, call_next: Callable[[Message, Context], Message]) -> Message:
+    """A Flower mod: send updates as small as the server's setting `wire` says, and read models that came compressed.
+
+    What rounding takes from an update is kept in the node's state and added to the next one. With a server that offers
+    nothing, all stays as it is. It goes behind `sign_updates`, which signs what is sent.
+    """
+    config = message.content.config_records.get(CONFIG, ConfigRecord())
+    if (offer := Offer.read(config)) is None:
+        return call_next(message, context)
+    model = offer.model(to_arrays(message.content.array_records[ARRAYS]))
+    message.content[ARRAYS] = ArrayRecord({name: Array(array) for name, array in model.items()})
+    reply = call_next(message, context)
+    if reply.has_error() or len(reply.content.array_records) != 1:
+        return reply
+    if SIGNATURE in reply.content:
+        raise SettingsError("an update is compressed before it is signed: write mods=[sign_updates, compress_updates]")
+    [(name, record)] = reply.content.array_records.items()
+    feedback = Feedback(offer.wire, _residual(context))
+    if (compressed := offer.compress(model, to_arrays(record), feedback)) is not None:
+        reply.content[name] = compressed_record(compressed)
+        assert feedback.residual is not None
+        context.state[RESIDUAL] = ArrayRecord({RESIDUAL: Array(feedback.residual)})
+    return reply
+
+
+def _residual(context: Context) -> Vector | None:
+    return context.state.array_records[RESIDUAL][RESIDUAL].numpy() if RESIDUAL in context.state else None

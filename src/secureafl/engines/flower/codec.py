@@ -1,7 +1,9 @@
 """Models and updates as Flower carries them.
 
 A dispatch looks like Flower's own strategies make it: arrays under "arrays", a config under "config". An update is
-whatever a ClientApp returns: one `ArrayRecord`, the rest is ignored but for the signature.
+whatever a ClientApp returns: one `ArrayRecord`, the rest is ignored but for the signature. A compressed update is a
+record of one array, of a type of its own; so is each compressed array of a model. Who does not know these types cannot
+take their bytes for numbers.
 """
 
 from __future__ import annotations
@@ -9,17 +11,23 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 from flwr.app import Array, ArrayRecord, ConfigRecord, ConfigRecordValues, Message, MessageType, RecordDict
 
 from secureafl.engines import signing, updates
 from secureafl.engines.engine_settings import EngineSettings
+from secureafl.engines.offer import Offer
 from secureafl.engines.updates import UpdateReader
 from secureafl.layout import Layout
 from secureafl.server import Assignment
-from secureafl.types import NamedArrays, Reason, Vector
+from secureafl.types import NamedArrays, Reason
+from secureafl.wire import Reply, compress_model
 
 ARRAYS, CONFIG = "arrays", "config"
 NONCE, VERSION, SIGNATURE = "secureafl-nonce", "server-round", "secureafl-signature"
+COMPRESSED, BFLOAT16 = "secureafl.compressed", "secureafl.bfloat16"
+"""Types of arrays: a whole update, and an array of a model."""
 
 
 class Records:
@@ -33,16 +41,22 @@ class Records:
     ) -> None:
         self._layout = layout
         self._reader = UpdateReader(layout, settings)
-        self._train_config = dict(train_config or {})
+        self._train_config: dict[str, ConfigRecordValues] = dict(train_config or {})
+        if (offer := Offer.of(layout, settings.wire, settings.client_returns)) is not None:
+            self._train_config |= offer.config()
 
-    def encode(self, assignment: Assignment, node_id: int, ttl: float) -> Message:
-        """The dispatch for one node."""
-        arrays = {name: Array(array) for name, array in self._layout.unflatten(assignment.params).items()}
+    def encode(self, assignment: Assignment, node_id: int, ttl: float, *, compressed: bool = False) -> Message:
+        """The dispatch for one node; `compressed` if it has shown that it can read that."""
+        model = self._layout.unflatten(assignment.params)
+        arrays = {name: Array(array) for name, array in model.items()}
+        if compressed:
+            small = compress_model(model)
+            arrays |= {name: _bfloat16(small[name]) for name in model if small[name] is not model[name]}
         config = {**self._train_config, VERSION: assignment.version, NONCE: assignment.nonce}
         content = RecordDict({ARRAYS: ArrayRecord(arrays), CONFIG: ConfigRecord(config)})
         return Message(content, dst_node_id=node_id, message_type=MessageType.TRAIN, ttl=ttl)
 
-    def decode(self, reply: Message, assignment: Assignment) -> Vector | Reason:
+    def decode(self, reply: Message, assignment: Assignment) -> Reply:
         """The update in a reply, or why there is none. Whatever a client packed, this does not raise."""
         try:
             records = list(reply.content.array_records.values())
@@ -55,9 +69,31 @@ class Records:
                 signature=lambda: _signature(reply),
                 digest=lambda: record_digest(record),
                 arrays=lambda: {name: array.numpy() for name, array in record.items()},
+                compressed=_compressed(record),
             )
         except Exception:  # a hostile client may raise anything from Flower's or NumPy's readers
             return Reason.MALFORMED
+
+
+def compressed_record(compressed: bytes) -> ArrayRecord:
+    """A compressed update as it travels."""
+    return ArrayRecord({COMPRESSED: Array("uint8", (len(compressed),), COMPRESSED, compressed)})
+
+
+def _compressed(record: ArrayRecord) -> bytes | None:
+    """The bytes of a compressed update; None if this is one in named arrays."""
+    arrays = list(record.values())
+    return arrays[0].data if len(arrays) == 1 and arrays[0].stype == COMPRESSED else None
+
+
+def _bfloat16(array: npt.NDArray[Any]) -> Array:
+    return Array("bfloat16", array.shape, BFLOAT16, array.tobytes())
+
+
+def _to_numpy(array: Array) -> npt.NDArray[Any]:
+    if array.stype == BFLOAT16:
+        return np.frombuffer(array.data, np.uint16).reshape(tuple(array.shape))
+    return array.numpy()
 
 
 def _signature(reply: Message) -> object:
@@ -74,5 +110,5 @@ def record_digest(record: ArrayRecord) -> bytes:
 def to_arrays(model: Any) -> NamedArrays:
     """Named arrays from a Flower `ArrayRecord`, a PyTorch `state_dict` or a mapping of NumPy arrays."""
     if isinstance(model, ArrayRecord):
-        return {name: array.numpy() for name, array in model.items()}
+        return {name: _to_numpy(array) for name, array in model.items()}
     return updates.to_arrays(model)

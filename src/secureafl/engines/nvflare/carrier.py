@@ -14,7 +14,7 @@ from secureafl.engines.nvflare.collab import Context, Proxy, set_call_context
 from secureafl.engines.sessions import LostError
 from secureafl.server import Assignment
 from secureafl.server.record.entries import Event
-from secureafl.types import Reason, Vector
+from secureafl.wire import CompressedUpdate, Reply
 
 
 class Sites:
@@ -31,6 +31,7 @@ class Sites:
         self._messages = messages
         self._settings = settings
         self._lost: set[str] = set()
+        self._compressing: set[str] = set()  # whose last update came compressed: they can read such models, too
         self._lock = threading.Lock()
         # A job does not end while a call is open, and calls look at the job's signal only: give them one of our own.
         self._over = Signal()
@@ -51,15 +52,20 @@ class Sites:
     def send(self, assignment: Assignment) -> Proxy:
         return self._proxies[assignment.client]
 
-    def fetch(self, handle: Proxy, assignment: Assignment) -> Vector | Reason:
+    def fetch(self, handle: Proxy, assignment: Assignment) -> Reply:
         set_call_context(self._context)
+        dispatch = self._messages.encode(assignment, compressed=assignment.client in self._compressing)
+        self._compressing.discard(assignment.client)
         try:
-            reply = handle(timeout=self._settings.ttl_seconds).reply(self._messages.encode(assignment))
+            reply = handle(timeout=self._settings.ttl_seconds).reply(dispatch)
         except CollabCallError as error:
             if self._over.triggered:
                 raise LostError(Event.EXPIRED, "the run is over") from error
             raise self._loss(assignment.client, error) from error
-        return self._messages.decode(reply, assignment)
+        found = self._messages.decode(reply, assignment)
+        if isinstance(found, CompressedUpdate):
+            self._compressing.add(assignment.client)
+        return found
 
     def close(self) -> None:
         self._over.trigger(True)

@@ -15,10 +15,24 @@ from typing import Any
 from safetensors.numpy import load
 
 from secureafl.engines import signing
-from secureafl.engines.nvflare.codec import ARRAYS, CONFIG, NONCE, SIGNATURE, VERSION, Message, data_digest, pack
+from secureafl.engines.nvflare.codec import (
+    ARRAYS,
+    COMPRESSED,
+    CONFIG,
+    NONCE,
+    OFFER,
+    SIGNATURE,
+    VERSION,
+    Message,
+    data_digest,
+    pack,
+)
 from secureafl.engines.nvflare.collab import current_context, publish
 from secureafl.engines.nvflare.functions import load_function
+from secureafl.engines.offer import Offer
 from secureafl.engines.updates import to_arrays
+from secureafl.types import NamedArrays
+from secureafl.wire import Feedback
 
 
 class AsyncClient:
@@ -28,12 +42,15 @@ class AsyncClient:
            `client_returns` says: trained weights, a delta or a gradient
     key    file of the site's signing key, seen from its workspace, such as "local/signing.pem"; empty for none
 
+    Updates are as small as the server's setting `wire` says; what rounding takes from one is added to the next.
+
     The config holds what the server gives all clients, and `site`, `partition-id`, `num-partitions`, `server-round`.
     """
 
     def __init__(self, train: str, key: str = "") -> None:
         self.train = train
         self.key = key
+        self._feedback: Feedback | None = None
 
     @publish
     def ping(self) -> bool:
@@ -44,12 +61,23 @@ class AsyncClient:
     def reply(self, dispatch: Message) -> Message:
         """Train on one model of the server's."""
         config = {**dispatch[CONFIG], **_place(), "server-round": dispatch[VERSION]}
-        trained = load_function(self.train)(load(dispatch[ARRAYS]), config)
-        data = pack(to_arrays(trained))
+        offer = Offer.read(dispatch.get(OFFER, {}))
+        model = load(dispatch[ARRAYS]) if offer is None else offer.model(load(dispatch[ARRAYS]))
+        start = {name: array.copy() for name, array in model.items()}  # a client may train in place
+        trained = to_arrays(load_function(self.train)(model, config))
+        compressed = self._compressed(offer, start, trained)
+        kind, data = (ARRAYS, pack(trained)) if compressed is None else (COMPRESSED, compressed)
         if not self.key:
-            return {ARRAYS: data}
+            return {kind: data}
         key = signing.read_private_key(Path(current_context().workspace.get_root_dir()) / self.key)
-        return {ARRAYS: data, SIGNATURE: signing.sign(key, dispatch[NONCE], dispatch[VERSION], data_digest(data))}
+        return {kind: data, SIGNATURE: signing.sign(key, dispatch[NONCE], dispatch[VERSION], data_digest(data, kind))}
+
+    def _compressed(self, offer: Offer | None, model: NamedArrays, trained: NamedArrays) -> bytes | None:
+        if offer is None:
+            return None
+        if self._feedback is None or self._feedback.wire != offer.wire:
+            self._feedback = Feedback(offer.wire)
+        return offer.compress(model, trained, self._feedback)
 
 
 def _place() -> dict[str, Any]:

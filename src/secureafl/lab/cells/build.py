@@ -78,6 +78,7 @@ def build(
         protocol=protocol,
         seed=settings.seed,
         attacker=attacker,
+        wire=settings.wire,
         clock=clock,
     )
     return Laboratory(settings, dataset, task, trigger, malicious, simulation, recorder)

@@ -20,6 +20,7 @@ from secureafl.lab.simulation.protocols import VirtualTimeSettings
 from secureafl.lab.simulation.regions import RegionsSettings
 from secureafl.plugins import MAIN, find_own, source_digest, source_file
 from secureafl.settings import Settings, nearest
+from secureafl.wire import Wire
 
 PAPER_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
     "fashion-mnist": {"architecture": "cnn", "num_clients": 50, "batch_size": 32, "rounds": 20_000},
@@ -131,6 +132,9 @@ class CellSettings(Settings):
     1 / (usual staleness) then. [A]"""
     server_lr: float = Field(0.01, gt=0.0)
     """The server's learning rate: 0.01 [P], and 0.1 for King James. [A]"""
+    wire: Wire = "float32"
+    """How updates and models travel: `float32`, or rounded to `bfloat16`; or updates to `int8` and models to bfloat16.
+    Clients add what rounding took from an update to the next one. [A]"""
     average_over: int = Field(200, ge=1)
     """Versions that the published model is averaged over; the newest alone is evaluated too. [A]"""
     partition: str = "paper"
@@ -232,6 +236,8 @@ class CellSettings(Settings):
             values = {key: value for key, value in values.items() if key not in OF_MINORITY}
         if self.local_steps == 1:
             values = {key: value for key, value in values.items() if key not in OF_LOCAL_TRAINING}
+        if self.wire == "float32":
+            del values["wire"]
         together = self.num_clients // (self.regions.num_regions if self.protocol == "regions" else 1)
         own = self._complete(find_defense(self.defense).settings, self.defense_settings, num_first=together)
         values["defense_settings"] = _in_force(own)

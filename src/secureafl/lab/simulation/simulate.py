@@ -30,7 +30,8 @@ from secureafl.server import Machine
 from secureafl.server.machine import Ticket
 from secureafl.server.record.entries import Entry, Event
 from secureafl.server.record.observer import RunObserver
-from secureafl.types import Array, ClientId, Model, StateDict, Update, Vector, Verdict
+from secureafl.types import Array, ClientId, Model, Reason, StateDict, Update, Vector, Verdict
+from secureafl.wire import Feedback, Wire, decompress, rounded
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -91,6 +92,7 @@ class Simulation:
         seed: int,
         attacker: Attacker | None = None,
         server: Server | None = None,
+        wire: Wire = "float32",
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.task = task
@@ -103,6 +105,8 @@ class Simulation:
         self.stopwatch = Stopwatch()
         self.observer: RunObserver | None = None
         self._seed = seed
+        self._wire = wire
+        self._feedback: dict[ClientId, Feedback] = {}
         self._clock = clock
         self._updates: dict[ClientId, Vector] = {}
         self._identities = Identities(machine, self.server, len(data.shards))
@@ -114,11 +118,12 @@ class Simulation:
         """One arrival."""
         began = self._clock()
         ticket = self.protocol.next(self._identities)
-        client, base, present = (
+        client, held, present = (
             self._identities.client_of(ticket.client),
             self.machine.model_of(ticket),
             self.machine.model,
         )
+        base = self._as_received(held)
         indices = self.data.draw(client, stream(self._seed, f"batch/{client}", present.version))
         batch = self.data.batch(indices)
         start = computed = self._clock()
@@ -127,8 +132,9 @@ class Simulation:
         else:
             update = self.task.gradient(base.params, batch.x, batch.y)
             computed = self._clock()
+        update = self._as_sent(client, update)
         if self._feed_shadow:
-            self._shadow.step(Update(ticket.client, base, update), present)
+            self._shadow.step(Update(ticket.client, held, update), present)
         attacked = self._clock()
         verdict = self.server.receive(ticket.number, update)
         judged = self._clock()
@@ -144,6 +150,21 @@ class Simulation:
         watch.total += self._clock() - began
         watch.num_rounds += 1
         return verdict
+
+    def _as_received(self, model: Model) -> Model:
+        """The model as it reaches a client."""
+        return model if self._wire == "float32" else Model(model.version, rounded(model.params))
+
+    def _as_sent(self, client: ClientId, update: Vector) -> Vector:
+        """The update as it reaches the server, from honest and malicious clients alike."""
+        if self._wire == "float32":
+            return update
+        compressed = self._feedback.setdefault(client, Feedback(self._wire)).compress(update)
+        if compressed is None:
+            return update
+        arrived = decompress(compressed, len(update))
+        assert not isinstance(arrived, Reason)
+        return arrived
 
     def _learn(self, attacker: Attacker, name: ClientId, update: Vector, verdict: Verdict) -> None:
         """Tell the attackers what came of an arrival, and let them act on it."""
@@ -192,7 +213,8 @@ class Simulation:
             state["uploads.rows"] = np.stack(rows) if rows else np.empty((0, dim), np.float32)
         if self._feed_shadow:
             state |= scoped("shadow", self._shadow.state_dict())
-        return state
+        residuals = {f"residual.{client}": feedback.residual for client, feedback in self._feedback.items()}
+        return state | {name: residual for name, residual in residuals.items() if residual is not None}
 
     def load_state_dict(self, state: Mapping[str, Array]) -> None:
         self.machine.load_state_dict(unscoped("machine", state))
@@ -206,6 +228,11 @@ class Simulation:
             self._updates = {ClientId(client): row.copy() for client, row in zip(clients, rows, strict=True)}
         if self._feed_shadow:
             self._shadow.load_state_dict(unscoped("shadow", state))
+        residuals = unscoped("residual", state)
+        self._feedback = {
+            ClientId(int(client)): Feedback(self._wire, np.array(residual, np.float32))
+            for client, residual in residuals.items()
+        }
 
     def _view(self, attacker: Attacker, name: ClientId, base: Model, batch: Batch) -> View:
         client, present = self._identities.client_of(name), self.machine.model

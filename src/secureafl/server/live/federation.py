@@ -32,7 +32,8 @@ from secureafl.server.record.entries import Event
 from secureafl.server.record.journal import Journal
 from secureafl.server.record.run import Run
 from secureafl.server.record.store import MODEL, Store
-from secureafl.types import Model, NamedArrays, Reason, Vector, Verdict
+from secureafl.types import Model, NamedArrays, Vector, Verdict
+from secureafl.wire import Reply
 
 NONCE_BYTES = 16
 STANDING_SECONDS = 1.0  # how old the figures may be that are counted over all clients
@@ -110,9 +111,7 @@ class Federation:
         self._evaluation_error: Exception | None = None
         self._report = report
         self._lock = threading.Lock()  # around the run
-        self._updates: queue.SimpleQueue[tuple[Assignment, Vector | Reason, Future[Verdict]] | None] = (
-            queue.SimpleQueue()
-        )
+        self._updates: queue.SimpleQueue[tuple[Assignment, Reply, Future[Verdict]] | None] = queue.SimpleQueue()
         self._stopped = threading.Event()
         self._verdicts: Counter[tuple[str, str]] = Counter()
         self._stood_at = -STANDING_SECONDS
@@ -170,7 +169,7 @@ class Federation:
             raise FederationError("the run is over: there is nothing that could follow the server above")
         return self.deliver(assignment, move)
 
-    def deliver(self, assignment: Assignment, update: Vector | Reason) -> Future[Verdict]:
+    def deliver(self, assignment: Assignment, update: Reply) -> Future[Verdict]:
         """Queue a client's update: its update, or why there is none in it. The future resolves once it was judged."""
         done: Future[Verdict] = Future()
         self._updates.put((assignment, update, done))
@@ -265,7 +264,7 @@ class Federation:
             self._take(*item)
         return item is not None
 
-    def _take(self, assignment: Assignment, update: Vector | Reason, done: Future[Verdict]) -> None:
+    def _take(self, assignment: Assignment, update: Reply, done: Future[Verdict]) -> None:
         try:
             with self._lock:
                 verdict = self._run.receive(assignment.ticket, update)

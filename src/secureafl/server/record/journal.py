@@ -26,6 +26,8 @@ from secureafl.types import UNJUDGED
 
 FORMAT = 2
 """Of the tables. 0.1 wrote format 1, which has no chain and holds updates in the rows themselves."""
+COMPRESSED_FORMAT = 3
+"""Of a run whose clients may send compressed updates: the same tables, but 0.2 cannot read such updates."""
 
 _MISSING_UPDATE = (
     "SELECT min(number), (SELECT max(number) FROM log) FROM log WHERE sent IS NOT NULL"
@@ -94,8 +96,10 @@ class Journal:
 
     def _check_format(self) -> None:
         found = int(json.loads(self._fact_texts()["format"]))
-        if found > FORMAT:
-            raise StoreError(f"{self.where} has format {found}; this version reads up to {FORMAT}: install a newer one")
+        if found > COMPRESSED_FORMAT:
+            raise StoreError(
+                f"{self.where} has format {found}; this version reads up to {COMPRESSED_FORMAT}: install a newer one"
+            )
 
     def _accept_loss(self) -> None:
         """Let the newest row that is there be the head, if all that is wrong is that later ones are not."""
@@ -505,7 +509,8 @@ def unreadable_facts(where: str) -> StoreError:
 
 def fact_texts(facts: Mapping[str, object]) -> dict[str, str]:
     """The facts of a run in the present format, each as it is stored."""
-    return {name: json.dumps(value) for name, value in {"format": FORMAT, **facts}.items()}
+    own = FORMAT if facts.get("wire", "float32") == "float32" else COMPRESSED_FORMAT
+    return {name: json.dumps(value) for name, value in {"format": own, **facts}.items()}
 
 
 def _stored(entry: Entry, number: int, sent: bytes | None) -> Row:

@@ -1,7 +1,7 @@
 """What a journal needs of a database: a few tables, whose SQL most databases share.
 
     log       one row for each event; `COLUMNS` says what is in it
-    updates   what clients sent, float32, by number of its row
+    updates   what clients sent, float32 or compressed as `wire` says, by number of its row
     facts     what was in force when the run began, name and JSON
 
 The newest row's number and hash, the head, is kept apart from the rows: what happens to them cannot reach it.

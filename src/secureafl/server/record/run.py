@@ -36,6 +36,7 @@ from secureafl.server.record.store import RunHold, Store
 from secureafl.settings import Settings
 from secureafl.text import one_line
 from secureafl.types import UNJUDGED, Reason, Vector, Verdict
+from secureafl.wire import CompressedUpdate, Reply, decompress, is_compressed
 
 MAY_DIFFER = frozenset({"format", "package", "memory"})
 """Facts that a later version of this package, or another place for rows, may state otherwise."""
@@ -250,7 +251,7 @@ class Run:
         self._write(self._entry(client, Event.ISSUED, ticket=ticket), durable=False)
         return ticket
 
-    def receive(self, number: int, update: Vector | Reason) -> Verdict:
+    def receive(self, number: int, update: Reply) -> Verdict:
         """Take what came for a ticket: an update, or why there is none in it. An arrival is durable when this returns;
         what is refused without being judged is a row of its own kind, and waits for the next arrival.
         """
@@ -260,7 +261,8 @@ class Run:
             if isinstance(update, Reason):
                 verdict = self.machine.refuse(number, update)
             else:
-                verdict = self.machine.receive(number, update)
+                delta = update.delta if isinstance(update, CompressedUpdate) else update
+                verdict = self.machine.receive(number, delta)
         except RowsError as error:
             self._rows_error = error  # the machine has taken in half an arrival
             raise
@@ -358,10 +360,14 @@ class Run:
         said = one_line(reason)
         return Entry(self.seconds, self.machine.model.version, client, event, said, ticket=number, base=base)
 
-    def _payload(self, update: Vector | Reason) -> bytes | None:
-        """The update's bytes; an update that is no vector of this model leaves only its reason."""
-        if self.settings.journal != "full" or self._snapshots is None or not isinstance(update, np.ndarray):
+    def _payload(self, update: Reply) -> bytes | None:
+        """The update's bytes: as they came, if it came compressed. One that is no vector of this model leaves only its
+        reason.
+        """
+        if self.settings.journal != "full" or self._snapshots is None or isinstance(update, Reason):
             return None
+        if isinstance(update, CompressedUpdate):
+            return update.compressed
         fits = update.dtype == np.float32 and update.shape == self.machine.model.params.shape
         return update.tobytes() if fits else None
 
@@ -424,10 +430,24 @@ def repeat(machine: Machine, entry: Entry, where: str, *, check: bool = True) ->
     if entry.payload is None:
         verdict = machine.refuse(entry.ticket, entry.reason)
     else:
-        verdict = machine.receive(entry.ticket, np.frombuffer(entry.payload, np.float32).copy())
+        verdict = machine.receive(entry.ticket, recorded_delta(entry, len(machine.model.params), where))
     if check and entry.model is not None and model_hash(machine.model.params) != entry.model:
         raise StoreError(f"{where}: repeating row {entry.number} (version {entry.version}) leads to another model")
     return verdict
+
+
+def recorded_delta(entry: Entry, dim: int, where: str) -> Vector:
+    """(d,) the update in this row, whichever way it came."""
+    assert entry.payload is not None
+    if not is_compressed(entry.payload):
+        return np.frombuffer(entry.payload, np.float32).copy()
+    delta = decompress(entry.payload, dim)
+    if isinstance(delta, Reason):
+        raise StoreError(
+            f"{where}: the compressed update in row {entry.number} cannot be read ({delta}): install the newest"
+            " version of secureafl"
+        )
+    return delta
 
 
 def _to_resume(place: Place | None, store: Store | None) -> Store:
@@ -438,7 +458,7 @@ def _to_resume(place: Place | None, store: Store | None) -> Store:
 
 def in_todays_names(facts: Mapping[str, Any]) -> dict[str, Any]:
     """A run's facts, with the defense's settings under the names of this version."""
-    found = dict(facts)
+    found = {"wire": "float32", **facts}
     entry = DEFENSES.get(str(found.get("defense")))
     if entry is not None and isinstance(found.get("defense_settings"), Mapping):
         found["defense_settings"] = entry.settings.renamed(found["defense_settings"])

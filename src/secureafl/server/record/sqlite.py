@@ -36,7 +36,7 @@ CREATE TABLE log (
     hash      BLOB NOT NULL       -- of all these columns
 )""",
     "CREATE INDEX log_client ON log (client)",  # the rows of one among many; runs without it are read more slowly
-    "CREATE TABLE updates (number INTEGER PRIMARY KEY, update_bytes BLOB NOT NULL)",  # float32, by number of the row
+    "CREATE TABLE updates (number INTEGER PRIMARY KEY, update_bytes BLOB NOT NULL)",  # by number of the row
     "CREATE TABLE facts (name TEXT PRIMARY KEY, value TEXT NOT NULL)",
 )
 

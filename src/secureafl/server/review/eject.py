@@ -31,7 +31,7 @@ from secureafl.server.machine import Machine
 from secureafl.server.record.address import Place
 from secureafl.server.record.entries import Entry, Event
 from secureafl.server.record.names import ClientNames
-from secureafl.server.record.run import Run, StoreSettings, repeat
+from secureafl.server.record.run import Run, StoreSettings, recorded_delta, repeat
 from secureafl.server.review.opened import RecordedRun
 from secureafl.types import Model, Reason, Update, Vector
 
@@ -88,14 +88,15 @@ def eject(
 def _follow(run: RecordedRun, ejected: Collection[str], new: Run, folder: Path) -> Repair:
     """Walk the run from its beginning to its end; `folder` is for what must not fill the memory."""
     old = run.machine()
-    path = _Path(old, new, folder)
+    where = str(run.place)
+    path = _Path(old, new, folder, where)
     removed = 0
     for entry in run.journal.entries(payloads=True):
         if entry.client not in ejected:
             path.follow(entry)
         elif entry.event is Event.ARRIVAL:
             removed += 1
-        path.advance_old(entry, str(run.place))
+        path.advance_old(entry)
     new.finish()
     gap = distance(new.machine.model.params, old.model.params)
     return Repair(new.machine.model.version, removed, path.left_out, gap)
@@ -104,8 +105,9 @@ def _follow(run: RecordedRun, ejected: Collection[str], new: Run, folder: Path) 
 class _Path:
     """Walks the new path beside the old one."""
 
-    def __init__(self, old: Machine, new: Run, folder: Path) -> None:
+    def __init__(self, old: Machine, new: Run, folder: Path, where: str) -> None:
         self._old = old
+        self._where = where
         self._new = new
         self._start = new.machine.model.params
         self._lengths: list[float] = []  # of the updates taken, sorted
@@ -116,8 +118,8 @@ class _Path:
             len(old.model.params), MEMORY, min_curvature=1e-8, strict=True, path=folder, page_bytes=PAGE_BYTES
         )
 
-    def advance_old(self, entry: Entry, where: str) -> None:
-        repeat(self._old, entry, where)
+    def advance_old(self, entry: Entry) -> None:
+        repeat(self._old, entry, self._where)
         if entry.event is Event.ARRIVAL:
             self._versions.append(self._new.machine.model.version)
 
@@ -147,7 +149,7 @@ class _Path:
             self._new.receive(number, Reason.TOO_STALE)
             return
         client = self._old.enrol(entry.client)
-        update = Update(client, old_base, np.frombuffer(entry.payload, np.float32).copy())
+        update = Update(client, old_base, recorded_delta(entry, len(self._start), self._where))
         if update.fault(len(self._start)):
             self._new.receive(number, update.delta)  # to be refused again
         elif self._is_near(update, new_base):

@@ -1,4 +1,8 @@
-"""Node config `role`: honest (the default), poison, slow, raise, exit, garbage, late-answer, victim, forger."""
+"""Node config `role`: honest (the default), poison, slow, raise, exit, garbage, late-answer, victim, forger, or
+uneven.
+
+With `compresses = true` the node takes a smaller wire up.
+"""
 
 import json
 import os
@@ -9,7 +13,7 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
-from secureafl.engines.flower import sign_updates
+from secureafl.engines.flower import compress_updates, sign_updates
 
 PATIENCE = 60.0
 
@@ -19,7 +23,12 @@ def sign_if_there_is_a_key(message: Message, context: Context, call_next) -> Mes
     return sign_updates(message, context, call_next) if signs else call_next(message, context)
 
 
-app = ClientApp(mods=[sign_if_there_is_a_key])
+def compress_if_told(message: Message, context: Context, call_next) -> Message:  # type: ignore[no-untyped-def]
+    compresses = bool(context.node_config.get("compresses", False))
+    return compress_updates(message, context, call_next) if compresses else call_next(message, context)
+
+
+app = ClientApp(mods=[sign_if_there_is_a_key, compress_if_told])
 
 
 @app.train()
@@ -38,6 +47,8 @@ def train(message: Message, context: Context) -> Message:
     if role == "forger":
         return forge(message, answer(message, np.full_like(weights, 1000.0)), Path(str(context.run_config["leak"])))
     target = -9.0 if role == "poison" else 1.0
+    if role == "uneven":  # rounding takes something from every update
+        target = np.linspace(-1.0, 1.0, weights.size) ** 3
     return answer(message, (weights + 0.5 * (target - weights)).astype(np.float32))
 
 

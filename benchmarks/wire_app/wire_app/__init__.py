@@ -1,0 +1,1 @@
+"""Weighs what goes between a server and its clients."""
