@@ -317,6 +317,19 @@ def _arrival_row(row: Mapping[str, Any]) -> tuple[str, ...]:
     return f"{row['clients']:,}", f"{row['parameters']:,}", *shown
 
 
+def hospitals() -> str:
+    """What three federations of hospitals came to."""
+    found = json.loads((ROOT / "results" / "hospitals.json").read_text())
+    sizes = found["patients"]
+    smallest = min(sizes, key=lambda site: sizes[site])
+    rows = []
+    for name, job in found["results"].items():
+        times = job["shares"].get(smallest, 0.0) * sum(sizes.values()) / sizes[smallest]
+        rows.append((name, f"{job['accuracy']:.3f}", f"{times:.2f}"))
+    said = f"`{found['command']}` at commit {found['commit']}. Timing varies, so another run differs somewhat."
+    return f"{table(('', 'accuracy', 'the smallest hospital, times its weight'), rows)}\n\n{said}"
+
+
 PARTS: Mapping[str, Callable[[], str]] = {
     **{f"interface-{module}": partial(interface, module) for module in PUBLIC},
     "settings": settings,
@@ -324,6 +337,7 @@ PARTS: Mapping[str, Callable[[], str]] = {
     "commands": commands,
     "engines": engines,
     "arrival": arrival,
+    "hospitals": hospitals,
     **{f"notebook-{name}": partial(notebooks.page, name) for name in NOTEBOOKS},
 }
 """What a page may ask for."""

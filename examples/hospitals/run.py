@@ -126,8 +126,8 @@ def draw(found: dict[str, dict[str, float]]) -> Figure:
             at, [times(shares, site) for site in sites], width=0.38, label=name, color=("#c8402f", "#0b6e99")[place]
         )
     axes.axhline(1.0, color="#59636e", linewidth=1)
-    axes.text(-0.9, 1.03, "its weight", va="bottom", color="#59636e", fontsize=9)
-    axes.set_xlim(-0.95, len(sites) - 0.4)
+    axes.text(-1.75, 1.03, "its weight", va="bottom", color="#59636e", fontsize=9)
+    axes.set_xlim(-1.8, len(sites) - 0.4)
     axes.set_xticks(
         range(len(sites)),
         [f"{size}" + ("\nwrong" if site == WRONG else "") for site, size in zip(sites, SIZES, strict=True)],
