@@ -355,7 +355,7 @@ def _enough(needed: float, there: float, where: str) -> tuple[Level, str]:
 
 def state_bytes(app: App, dim: int, clients: int) -> float:
     """What the server keeps for so many clients: measured on small models, as it grows with both numbers alike."""
-    few, many, narrow, wide = 2, 10, 256, 1024
+    few, many, narrow, wide = 16, 24, 256, 1024  # more than ten are compared; sketches are in blocks of eight
     corner = {(n, d): _measured(app, d, n) for n in (few, many) for d in (narrow, wide)}
     both = (corner[many, wide] - corner[few, wide] - corner[many, narrow] + corner[few, narrow]) / (
         (many - few) * (wide - narrow)
