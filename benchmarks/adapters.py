@@ -44,7 +44,8 @@ class Clients:
 
     def __init__(self, base: str, way: str, how: Training, trigger: Trigger, seed: int) -> None:
         self.way, self.how, self.seed, self.trigger = way, how, seed, trigger
-        self.model, self.tokenizer = load_model(base, 8, "B" if way == "B" else "A and B", seed)
+        # One of its own: the model that is kept for a process has been trained by whoever had it before.
+        self.model, self.tokenizer = load_model.__wrapped__(base, 8, "B" if way == "B" else "A and B", seed)
         self.layout = Layout.of(self._arrays())
         self.first = self.layout.flatten(self._arrays())
         self._ids = [encode(self.tokenizer, share(client, NUM_CLIENTS)) for client in range(NUM_CLIENTS)]
@@ -147,9 +148,11 @@ def main() -> None:
             )
             for name, attacked in (("no attack", False), ("attacked", True))
         }
+        before = clients.measure(clients.first)
+        assert before == results.get(WAYS[0], {}).get("before", before), "every way begins with the base model"
         results[way] = {
             "dim": clients.layout.dim,
-            "before": clients.measure(clients.first),
+            "before": before,
             "gap": gap(clients, runs["no attack"].pop("params"), options.updates),
             **runs,
         }
