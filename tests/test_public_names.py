@@ -16,6 +16,7 @@ PACKAGES = (
     "secureafl.defenses.secureafl",
     "secureafl.engines.flower",
     "secureafl.engines.nvflare",
+    "secureafl.engines.pytorch",
     "secureafl.lab",
     "secureafl.lab.attacks",
     "secureafl.lab.data",

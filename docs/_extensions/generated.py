@@ -41,6 +41,7 @@ PUBLIC = (
     "secureafl.defenses.secureafl",
     "secureafl.engines.flower",
     "secureafl.engines.nvflare",
+    "secureafl.engines.pytorch",
     "secureafl.lab",
     "secureafl.lab.attacks",
     "secureafl.lab.data",

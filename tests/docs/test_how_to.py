@@ -63,6 +63,10 @@ def test_prepare_a_model(tmp_path: Path) -> None:
     follow(PAGES / "prepare-a-model.md", tmp_path)
 
 
+def test_federate_adapters(tmp_path: Path) -> None:
+    follow(PAGES / "federate-adapters.md", tmp_path)
+
+
 def test_add_an_attack(source: Path, here: Path, tmp_path: Path) -> None:
     save_files(PAGES / "add-an-attack.md", here)
     importlib.import_module("test_mirror").test_contract()

@@ -21,8 +21,8 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 QUICKSTART = EXAMPLES / "quickstart"
 
 
-def accuracies(log: str) -> dict[str, tuple[float, float]]:
-    """Scenario -> best and final accuracy, from the quickstart's closing table."""
+def last_columns(log: str) -> dict[str, tuple[float, float]]:
+    """Scenario -> the last two columns of an example's closing table: in the quickstart, best and final accuracy."""
     rows = re.findall(r"│ ((?:asyncsgd|secureafl)[a-z ]*?) +│.*│ +([0-9.]+) │ +([0-9.]+) │", log)
     return {name.strip(): (float(best), float(final)) for name, best, final in rows}
 
@@ -37,7 +37,7 @@ def test_quickstart_in_simulation_stops_the_attack(tmp_path: Path) -> None:
     }
     with Simulation(tmp_path / "flower") as engine:
         run = engine.run(QUICKSTART, config, num_supernodes=20, timeout=900.0)
-    found = accuracies(run.log_text())
+    found = last_columns(run.log_text())
     assert found["asyncsgd attacked"][1] < 0.3
     assert found["secureafl attacked"][0] > 0.5
     assert plot.stat().st_size > 10_000
@@ -54,7 +54,28 @@ def test_quickstart_in_deployment(tmp_path: Path) -> None:
     with Deployment(tmp_path / "flower") as engine:
         engine.start_nodes({0: {"partition-id": 0, "num-partitions": 2}, 1: {"partition-id": 1, "num-partitions": 2}})
         run = engine.run(QUICKSTART, config, timeout=300.0)
-    assert "secureafl" in accuracies(run.log_text())
+    assert "secureafl" in last_columns(run.log_text())
+
+
+@pytest.mark.end_to_end
+def test_adapters_in_simulation_learn_under_attack(tmp_path: Path) -> None:
+    """A base model this small learns no trigger in so few updates, from anyone: what is planted takes the full size."""
+    plot = tmp_path / "adapters.png"
+    config: Config = {
+        "plot": str(plot),
+        "scenarios": "secureafl attacked",
+        "pretrain.steps": 150,
+        "secureafl.stop-after-updates": 60,
+        "secureafl.evaluate-every": 30,
+    }
+    with Simulation(tmp_path / "flower") as engine:
+        run = engine.run(EXAMPLES / "adapters", config, num_supernodes=20, timeout=900.0)
+    log = run.log_text()
+    losses = {int(version): float(loss) for loss, version in re.findall(r"loss ([0-9.]+), .*\(version (\d+)\)", log)}
+    assert losses[60] < losses[0]
+    assert last_columns(log)["secureafl attacked"] == (losses[60], 0.0)
+    assert "Federated: 9,216 values" in log
+    assert plot.stat().st_size > 10_000
 
 
 @pytest.mark.end_to_end
