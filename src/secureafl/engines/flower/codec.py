@@ -48,10 +48,11 @@ class Records:
     def encode(self, assignment: Assignment, node_id: int, ttl: float, *, compressed: bool = False) -> Message:
         """The dispatch for one node; `compressed` if it has shown that it can read that."""
         model = self._layout.unflatten(assignment.params)
-        arrays = {name: Array(array) for name, array in model.items()}
-        if compressed:
-            small = compress_model(model)
-            arrays |= {name: _bfloat16(small[name]) for name in model if small[name] is not model[name]}
+        sent = compress_model(model) if compressed else model
+        arrays = {
+            name: Array(array) if array is model[name] else _bfloat16(array)  # those it compressed are new
+            for name, array in sent.items()
+        }
         config = {**self._train_config, VERSION: assignment.version, NONCE: assignment.nonce}
         content = RecordDict({ARRAYS: ArrayRecord(arrays), CONFIG: ConfigRecord(config)})
         return Message(content, dst_node_id=node_id, message_type=MessageType.TRAIN, ttl=ttl)

@@ -62,19 +62,19 @@ class AsyncClient:
         """Train on one model of the server's."""
         config = {**dispatch[CONFIG], **_place(), "server-round": dispatch[VERSION]}
         offer = Offer.read(dispatch.get(OFFER, {}))
-        model = load(dispatch[ARRAYS]) if offer is None else offer.model(load(dispatch[ARRAYS]))
-        start = {name: array.copy() for name, array in model.items()}  # a client may train in place
+        model, start = load(dispatch[ARRAYS]), {}
+        if offer is not None:
+            model = offer.model(model)
+            start = {name: array.copy() for name, array in model.items()}  # a client may train in place
         trained = to_arrays(load_function(self.train)(model, config))
-        compressed = self._compressed(offer, start, trained)
+        compressed = None if offer is None else self._compressed(offer, start, trained)
         kind, data = (ARRAYS, pack(trained)) if compressed is None else (COMPRESSED, compressed)
         if not self.key:
             return {kind: data}
         key = signing.read_private_key(Path(current_context().workspace.get_root_dir()) / self.key)
         return {kind: data, SIGNATURE: signing.sign(key, dispatch[NONCE], dispatch[VERSION], data_digest(data, kind))}
 
-    def _compressed(self, offer: Offer | None, model: NamedArrays, trained: NamedArrays) -> bytes | None:
-        if offer is None:
-            return None
+    def _compressed(self, offer: Offer, model: NamedArrays, trained: NamedArrays) -> bytes | None:
         if self._feedback is None or self._feedback.wire != offer.wire:
             self._feedback = Feedback(offer.wire)
         return offer.compress(model, trained, self._feedback)

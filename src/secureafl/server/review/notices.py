@@ -1,9 +1,9 @@
 """What an operator should know of a client: what their own settings say of it, and when it is heard less than it looks
 like it should be.
 
-Where hardly any client returns, newcomers are most of the federation and have few of its votes. And honest clients
-whose data are alike keep asking for much the same, as colluders do, and lose weight like them. Only the
-operator can tell the two apart, so they are told.
+Honest clients whose data are alike keep asking for much the same, as colluders do, and lose weight like them. Where
+hardly any client returns, newcomers are most of the federation and have few of its votes, as many new names of one
+attacker would. Only the operator can tell honest clients from others there, so they are told.
 """
 
 from __future__ import annotations
