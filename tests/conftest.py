@@ -28,10 +28,16 @@ settings.load_profile("patient")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """With several workers (`-n 2 --dist loadgroup`), tests that start processes of their own take turns on one."""
+    """With two workers (`-n 2 --dist loadgroup`), tests that start Flower take turns on one, and those that start other
+    processes on one: what waits for Flower, which is slow to start, leaves a core to the others."""
     for item in items:
         if item.get_closest_marker("end_to_end"):
-            item.add_marker(pytest.mark.xdist_group("processes"))
+            item.add_marker(pytest.mark.xdist_group("flower" if _starts_flower(item) else "processes"))
+
+
+def _starts_flower(item: pytest.Item) -> bool:
+    imported = vars(item.getparent(pytest.Module).obj).values()  # type: ignore[union-attr]
+    return any(getattr(thing, "__module__", None) == "tests.end_to_end.flower_processes" for thing in imported)
 
 
 @pytest.fixture(scope="session")

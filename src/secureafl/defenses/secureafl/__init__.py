@@ -25,6 +25,7 @@ from secureafl.defenses.secureafl.collusion_by_lot import GroupsByLot
 from secureafl.defenses.secureafl.combine import Mean, Median, RunningMean, TrimmedMean
 from secureafl.defenses.secureafl.directions import Directions
 from secureafl.defenses.secureafl.estimate import HessianProduct, LastUpdate
+from secureafl.defenses.secureafl.first_steps import FirstSteps
 from secureafl.defenses.secureafl.flat_settings import PAPER, PAPER_VARIANTS, SecureAFLSettings, build_stages
 from secureafl.defenses.secureafl.judges import AgainstConsensus, LipschitzFilter, TooLong
 from secureafl.defenses.secureafl.limits import FirstContact, Usual, UsualChange, UsualLength
@@ -66,6 +67,7 @@ def default(dim: int, seed: int = 0) -> Stages:
             Groups(directions, limit=0.5, seed=seed),
         ),
         budget=StepBudget(per_interval=2.0, burst=8.0),
+        beginning=FirstSteps(limit=8.0),
         estimate=None,
         combine=RunningMean(dim, clip_norm=50.0),
         lead=0.3,
@@ -162,6 +164,7 @@ __all__ = [
     "Directions",
     "Estimator",
     "FirstContact",
+    "FirstSteps",
     "Groups",
     "GroupsByLot",
     "HessianProduct",

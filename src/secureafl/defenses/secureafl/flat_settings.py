@@ -14,6 +14,7 @@ from secureafl.defenses.secureafl.collusion_by_lot import GroupsByLot
 from secureafl.defenses.secureafl.combine import Mean, Median, RunningMean, TrimmedMean
 from secureafl.defenses.secureafl.directions import Directions
 from secureafl.defenses.secureafl.estimate import HessianProduct, LastUpdate
+from secureafl.defenses.secureafl.first_steps import FirstSteps
 from secureafl.defenses.secureafl.judges import AgainstConsensus, LipschitzFilter, TooLong
 from secureafl.defenses.secureafl.limits import FirstContact, UsualChange, UsualLength
 from secureafl.defenses.secureafl.newcomers import Newcomers
@@ -81,7 +82,8 @@ class SecureAFLSettings(Settings):
     """How many times that percentile an update's own factor may be. [P: 1]"""
     too_long: float | None = Field(8.0, gt=1.0)
     """How many times the usual length a known client's update may have; a longer one is rejected, a shorter one is
-    shortened to the usual length and then judged. None for any length. For `running_mean`. [A]"""
+    shortened to the usual length and then judged. If one of a run's first updates proves to be longer, once three
+    clients were heard, the steps until then are taken back. None for any length. For `running_mean`. [A]"""
     window: int | None = Field(1000, ge=1)
     """Judge against the last so many arrivals only; None for all of them. [P: all]"""
     gap_damping: float = Field(1.0, ge=0.0)
@@ -303,8 +305,10 @@ def build_stages(
 
 def _over_sender(dim: int, settings: SecureAFLSettings, seed: int, store: RowStore) -> Stages:
     judges: list[Judge] = [_filter(settings, per_client=True)]
+    beginning = None
     if settings.too_long is not None and settings.max_change is not None and settings.filter == "lipschitz":
         judges.insert(0, TooLong(settings.too_long))
+        beginning = FirstSteps(settings.too_long)
     directions = Directions(dim, seed=seed, dtype=settings.sketch_dtype)
     newcomers = Newcomers(settings.full_vote_after, settings.newcomer_share, settings.max_newcomers)
     votes: list[Votes] = [directions, newcomers]
@@ -326,6 +330,7 @@ def _over_sender(dim: int, settings: SecureAFLSettings, seed: int, store: RowSto
         change=change,
         votes=tuple(votes),
         budget=None if steps is None else StepBudget(steps, settings.step_burst),
+        beginning=beginning,
         estimate=None,
         combine=RunningMean(
             dim, settings.clip_norm, settings.max_votes, settings.max_seats, settings.history_dtype, store, seed

@@ -12,11 +12,12 @@ from typing import Any
 
 import numpy as np
 
+from secureafl import kernels
 from secureafl.defenses.base import ClientMemory, scoped, staleness, unscoped
 from secureafl.defenses.secureafl.combine import RunningMean
 from secureafl.defenses.secureafl.formats import renamed
 from secureafl.defenses.secureafl.passes import OverEveryone, OverSender, Passes
-from secureafl.defenses.secureafl.stages import Arrival, Stage, Stages
+from secureafl.defenses.secureafl.stages import Arrival, Beginning, Stage, Stages
 from secureafl.errors import SettingsError, StateError
 from secureafl.history import History, LastUpdates
 from secureafl.types import Array, ClientId, Model, Reason, StateDict, StateView, Update, Vector, Verdict, refuse
@@ -64,6 +65,9 @@ class Pipeline:
         for votes in self.stages.votes:
             votes.hear(arrival, accepted=rejected is None, remembered=remembered)
         accepted, moves = rejected is None, self._spend(arrival)
+        beginning = self.stages.beginning
+        if beginning is not None and not beginning.over:
+            self._forget(*beginning.hear(arrival))
         step = self.passes.step(
             update, arrival, kept, model.params, accepted=accepted, remembered=remembered, moves=moves
         )
@@ -74,6 +78,8 @@ class Pipeline:
         direction = None
         if step is not None and moves:
             direction, arrival.evidence["direction_norm"] = step
+            if beginning is not None and not beginning.over:
+                direction = self._follow(beginning, direction, arrival)
         return Verdict(accepted, self._reason(arrival, rejected, moves), direction, arrival.evidence)
 
     def meet(self, client: ClientId, name: str) -> None:
@@ -157,5 +163,18 @@ class Pipeline:
     def _forget_one_too_many(self) -> None:
         for votes in self.stages.votes:
             if (client := votes.one_too_many()) is not None:
-                for stage in self._named.values():
-                    stage.forget(client)
+                self._forget(client)
+
+    def _forget(self, *clients: ClientId) -> None:
+        for client in clients:
+            for stage in self._named.values():
+                stage.forget(client)
+
+    def _follow(self, beginning: Beginning, direction: Vector, arrival: Arrival) -> Vector:
+        """The step that the model takes while the run begins."""
+        taken = beginning.follow(direction)
+        if taken is not direction:
+            back = taken - direction
+            arrival.evidence["taken_back"] = math.sqrt(kernels.dot(back, back))
+            arrival.evidence["direction_norm"] = math.sqrt(kernels.dot(taken, taken))
+        return taken

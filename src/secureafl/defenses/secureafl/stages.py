@@ -10,7 +10,7 @@ Shapes: n = known clients, d = parameters, r = rows that the history keeps of a 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
@@ -149,6 +149,21 @@ class Budget(Stage):
         raise NotImplementedError
 
 
+class Beginning(Stage):
+    """Watches the first steps of a run, and may take them back."""
+
+    over: bool = False
+    """Whether it has nothing more to do."""
+
+    def hear(self, arrival: Arrival) -> Sequence[ClientId]:
+        """Take note of an arrival that was judged; who is to be forgotten for what it sent before."""
+        raise NotImplementedError
+
+    def follow(self, direction: Vector) -> Vector:
+        """The step that the model takes in the place of this one."""
+        raise NotImplementedError
+
+
 class Estimator(Stage):
     """Remembers updates, and says what every idle client would send now, as weights of its rows."""
 
@@ -235,6 +250,7 @@ class Stages:
     change        how far from its sender's last one; None for any distance
     votes         who has no vote
     budget        which arrivals move the model; None for all of them
+    beginning     what becomes of the first steps, once it is known what is usual; None to leave them as they are
     estimate      what idle clients would send; None for a combiner that keeps their last updates itself
     combine       what step the votes give; None steps along each accepted update alone
     lead          share of an accepted update's change that moves the model at once, beside its one vote
@@ -248,6 +264,7 @@ class Stages:
     change: Limit | None = None
     votes: tuple[Votes, ...] = ()
     budget: Budget | None = None
+    beginning: Beginning | None = None
     estimate: Estimator | None
     combine: Combiner | None
     lead: float = 0.0
@@ -255,7 +272,8 @@ class Stages:
 
     def each(self) -> dict[str, Stage]:
         """Every stage once, by name."""
-        places = (*self.judges, self.length, self.change, *self.votes, self.budget, self.estimate, self.combine)
+        places: tuple[Stage | None, ...] = (*self.judges, self.length, self.change, *self.votes, self.budget)
+        places += (self.beginning, self.estimate, self.combine)
         found: dict[str, Stage] = {}
         for stage in places:
             if stage is not None and found.setdefault(stage.name, stage) is not stage:

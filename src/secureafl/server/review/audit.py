@@ -158,6 +158,11 @@ def explain(entry: Entry, names: ClientNames = ClientNames()) -> list[str]:
     if "change_shortened_to" in told:
         share = told["change_shortened_to"]
         lines.append(f"It was too far from the client's last update: {share} of that change counted.")
+    if "taken_back" in told:
+        lines.append(
+            "With it three clients were heard, and one of the others proves far too long: the first steps of the run,"
+            f" {told['taken_back']} in all, were taken back, and what that client had sent was forgotten."
+        )
     if "direction_norm" in told:
         lines.append(f"The model then moved along a direction of length {told['direction_norm']}.")
     elif not entry.accepted:
@@ -180,6 +185,7 @@ EVIDENCE: dict[str, str] = {
     "steps_left": "how often the client may move the model before it has to wait",
     "calibration": "share of the predicted changes that real updates bore out",
     "direction_norm": "length of the direction that the model then moved along",
+    "taken_back": "length of the first steps, taken back because one of the first updates was far too long",
     "cosine": "how far it points the way of the reference: 1 the same, -1 the opposite",
     "distance": "distance from the server's own gradient, or from the average update for the same model",
     "entropy": "how unsure the model is that it leads to",
