@@ -9,6 +9,7 @@
     ├── StoreError             a run's files or database cannot be written, or are damaged
     │   └── UnreachableError       the database cannot be reached just now: try again
     ├── RowsError              clients' rows cannot be kept or read where they lie; the run can be resumed
+    ├── PrivacyError           a client's private training cannot go on, or is set up wrongly
     ├── EvaluationError        the user's `evaluate` failed; the run itself is whole and on disk
     └── FederationError        a part of the server failed, and with it the run; it can be resumed
 
@@ -52,6 +53,10 @@ class UnreachableError(StoreError):
 
 class RowsError(SecureAFLError):
     """The rows of clients cannot be read or written: what was being judged is not on record, and the run must stop."""
+
+
+class PrivacyError(SecureAFLError):
+    """Training under differential privacy is set up wrongly, or has nothing left to spend."""
 
 
 class EvaluationError(SecureAFLError):

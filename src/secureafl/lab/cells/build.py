@@ -19,6 +19,7 @@ from secureafl.lab.cells.cell import CellSettings
 from secureafl.lab.cells.recorder import Recorder
 from secureafl.lab.data import Dataset, Trigger, load, partition
 from secureafl.lab.simulation.local_training import LocalTraining, repeated
+from secureafl.lab.simulation.private_clients import PrivateClients
 from secureafl.lab.simulation.protocols import (
     ArrivalProtocol,
     Haste,
@@ -68,6 +69,7 @@ def build(
     trained = task if settings.local_steps == 1 else LocalTraining(task, settings.local_steps, settings.local_lr)
     attacker = make_attacker(settings, malicious, trigger)
     protocol = make_protocol(settings, haste_of(attacker))
+    private = make_private(settings, task, shards)
     machine = make_server(settings, task, trained, data, protocol)
     recorder = make_recorder(machine, settings, record) if record is not None else None
     simulation = Simulation(
@@ -79,9 +81,24 @@ def build(
         seed=settings.seed,
         attacker=attacker,
         wire=settings.wire,
+        private=private,
         clock=clock,
     )
     return Laboratory(settings, dataset, task, trigger, malicious, simulation, recorder)
+
+
+def make_private(settings: CellSettings, task: Task, shards: Sequence[Indices]) -> PrivateClients | None:
+    """Honest clients that add noise to what they send; None if they add none."""
+    if settings.epsilon is None:
+        return None
+    return PrivateClients(
+        task,
+        shards,
+        epsilon=settings.epsilon,
+        sample_norm=settings.sample_norm,
+        batch_size=settings.batch_size,
+        rounds=settings.rounds,
+    )
 
 
 def deal(settings: CellSettings, dataset: Dataset) -> list[Indices]:

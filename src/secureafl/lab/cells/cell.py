@@ -78,6 +78,9 @@ OF_MINORITY = ("minority_share", "minority_class")
 OF_LOCAL_TRAINING = ("local_steps", "local_lr")
 """The same of clients that train for several steps."""
 
+OF_PRIVACY = ("epsilon", "sample_norm")
+"""The same of clients that add noise for their privacy."""
+
 OFF_BY_DEFAULT: Mapping[str, Any] = {"max_votes": 1000, "max_seats": None, "sketch_dtype": "float32"}
 """The same of a defense's settings, while they have these values."""
 
@@ -135,6 +138,12 @@ class CellSettings(Settings):
     wire: Wire = "float32"
     """How updates and models travel: `float32`, or rounded to `bfloat16`; or updates to `int8` and models to bfloat16.
     Clients add what rounding took from an update to the next one. [A]"""
+    epsilon: float | None = Field(None, gt=0.0)
+    """What the updates of an honest client may give away of any one of its samples, with a chance of 1e-5 that it is
+    more: noise is added to them for that. Samples come into a batch by lot, `batch_size` on average. None for no such
+    noise. [A]"""
+    sample_norm: float = Field(1.0, gt=0.0)
+    """`epsilon`: the length that each sample's gradient is cut to. [A]"""
     average_over: int = Field(200, ge=1)
     """Versions that the published model is averaged over; the newest alone is evaluated too. [A]"""
     partition: str = "paper"
@@ -194,6 +203,8 @@ class CellSettings(Settings):
             self._check_regions()
         if self.local_steps == 1 and self.local_lr != type(self).model_fields["local_lr"].default:
             raise SettingsError(f"local_lr = {self.local_lr} does nothing: set local_steps to more than 1")
+        if self.epsilon is not None and self.local_steps > 1:
+            raise SettingsError("private clients send one gradient each: leave epsilon or local_steps out")
         self.complete()  # a misspelt setting of a defense is found here, not hours later
         return self
 
@@ -238,6 +249,8 @@ class CellSettings(Settings):
             values = {key: value for key, value in values.items() if key not in OF_LOCAL_TRAINING}
         if self.wire == "float32":
             del values["wire"]
+        if self.epsilon is None:
+            values = {key: value for key, value in values.items() if key not in OF_PRIVACY}
         together = self.num_clients // (self.regions.num_regions if self.protocol == "regions" else 1)
         own = self._complete(find_defense(self.defense).settings, self.defense_settings, num_first=together)
         values["defense_settings"] = _in_force(own)

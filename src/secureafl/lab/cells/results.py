@@ -24,6 +24,7 @@ from secureafl.files import save_json, write_atomically
 from secureafl.lab.cells import scores
 from secureafl.lab.cells.build import Laboratory
 from secureafl.lab.cells.earlier_names import RESULT
+from secureafl.lab.simulation.private_clients import DELTA, PrivateClients
 from secureafl.lab.simulation.regions import Regions, influence_of
 
 NUM_LAST = 5
@@ -72,6 +73,7 @@ def summary(
         "worst_class": worst_classes(last_mean(evaluations)),
         "detection": detection_summary(columns, malicious, lab.settings.num_clients),
         "fairness": fairness(lab, columns),
+        **({} if simulation.private is None else {"privacy": privacy_summary(simulation.private, columns, malicious)}),
         **({"regions": regions_summary(lab, machine)} if isinstance(machine, Regions) else {}),
         "reasons": count_reasons(simulation.trace.reasons, columns, malicious),
         "lipschitz": {
@@ -89,6 +91,14 @@ def summary(
         "timing": timing(lab, resumed_at),
         "provenance": dict(origin),
     }
+
+
+def privacy_summary(
+    private: PrivateClients, columns: Mapping[str, npt.NDArray[Any]], malicious: npt.NDArray[Any]
+) -> dict[str, float]:
+    """How much noise honest clients added, and what the updates of the one that sent most give away all the same."""
+    senders = columns["client"][~malicious].tolist()
+    return {"noise_multiplier": private.noise_multiplier, "epsilon": private.given_away(senders), "delta": DELTA}
 
 
 def last_mean(evaluations: Sequence[CellEvaluation]) -> dict[str, float]:

@@ -22,6 +22,7 @@ from secureafl.defenses.base import scoped, unscoped
 from secureafl.lab.arrays import Indices
 from secureafl.lab.attacks.attack import Attack, Batch, ChangesNames, TaskView, TriggerView, View, Watches
 from secureafl.lab.simulation.identities import Identities
+from secureafl.lab.simulation.private_clients import PrivateClients
 from secureafl.lab.simulation.protocols import ArrivalProtocol, Server
 from secureafl.lab.simulation.regions import Regions
 from secureafl.lab.simulation.trace import Trace
@@ -93,6 +94,7 @@ class Simulation:
         attacker: Attacker | None = None,
         server: Server | None = None,
         wire: Wire = "float32",
+        private: PrivateClients | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.task = task
@@ -105,6 +107,7 @@ class Simulation:
         self.stopwatch = Stopwatch()
         self.observer: RunObserver | None = None
         self._seed = seed
+        self.private = private
         self._wire = wire
         self._feedback: dict[ClientId, Feedback] = {}
         self._clock = clock
@@ -124,13 +127,13 @@ class Simulation:
             self.machine.model,
         )
         base = self._as_received(held)
-        indices = self.data.draw(client, stream(self._seed, f"batch/{client}", present.version))
+        indices = (self.private or self.data).draw(client, stream(self._seed, f"batch/{client}", present.version))
         batch = self.data.batch(indices)
         start = computed = self._clock()
         if self.attacker is not None and client in self.attacker.malicious:
             update = self.attacker.attack.update(self._view(self.attacker, ticket.client, base, batch))
         else:
-            update = self.task.gradient(base.params, batch.x, batch.y)
+            update = self._honest_update(client, base, batch, present.version)
             computed = self._clock()
         update = self._as_sent(client, update)
         if self._feed_shadow:
@@ -150,6 +153,11 @@ class Simulation:
         watch.total += self._clock() - began
         watch.num_rounds += 1
         return verdict
+
+    def _honest_update(self, client: ClientId, base: Model, batch: Batch, version: int) -> Vector:
+        if self.private is None:
+            return self.task.gradient(base.params, batch.x, batch.y)
+        return self.private.gradient(base.params, batch.x, batch.y, stream(self._seed, f"privacy/{client}", version))
 
     def _as_received(self, model: Model) -> Model:
         """The model as it reaches a client."""
