@@ -110,7 +110,13 @@ def test_a_new_nvflare_job_runs_and_is_resumed(tmp_path: Path) -> None:
     job.write_text(job.read_text().replace('"stop_after_updates": 400', '"stop_after_updates": 60'))
     assert accuracy(simulate(job, tmp_path / "first", [], timeout=300.0)) > 0.5
     job.write_text(job.read_text().replace('"stop_after_updates": 60', '"stop_after_updates": 90'))
+    task = app / "my_job" / "task.py"
+    report = '{"secureafl-epsilon": 2.5, "secureafl-delta": 1e-5}'  # as a client that trains privately returns it
+    task.write_text(task.read_text().replace("is_malicious else trained", f"is_malicious else (trained, {report})"))
     simulate(job, tmp_path / "second", ["--resume"], timeout=300.0)
     rows = read_journal(app / "runs" / "first")
+    said = [row.evidence for row in rows if row.event is Event.REPORTED]
+    assert len(said) > 5
+    assert all(evidence == {"epsilon": 2.5, "delta": 1e-5} for evidence in said)
     assert [row.event for row in rows].count(Event.RESUMED) == 1
     assert count_arrivals(rows) == 90

@@ -233,6 +233,8 @@ def _audit_client(recorded: RecordedRun, asked: str, names: ClientNames, *, as_j
     told += "".join(f"; {count} {what}" for what, count in record.happened().most_common())
     if record.vote is not None:
         told += f"; its vote weighs {record.vote:.2g}"
+    if record.epsilon is not None:
+        told += f"; in its own words it has given away epsilon = {record.epsilon:.3g}, delta = {record.delta:.0e}"
     console.print(Text(f"{names.shown_with_id(record.client)}: {told}."), soft_wrap=True)
     for notice in notices([record], recorded.facts).values():
         console.print(Text(f"{ADVICE} {notice}"), soft_wrap=True)

@@ -12,10 +12,10 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -44,6 +44,10 @@ class LostError(Exception):
         super().__init__(reason)
         self.event = event
         self.reason = reason
+
+
+Report: TypeAlias = Callable[[str, Mapping[str, float]], None]
+"""Where a carrier tells what a client said of itself, by name, before it hands over the update that came with it."""
 
 
 class Carrier(Protocol[Handle]):

@@ -24,6 +24,7 @@ IDLE_SECONDS = 60.0
 KEPT_EVENTS = 1000
 NO_TROUBLE = {
     Event.JOINED,
+    Event.REPORTED,
     Event.FINISHED,
     Event.RESUMED,
     Event.SNAPSHOT,
@@ -166,6 +167,7 @@ class RunReader:
             if not entry.accepted:
                 self.rejections[entry.reason] += 1
         else:
-            self.events.append(entry)
+            if entry.event is not Event.REPORTED:  # as many as there are updates
+                self.events.append(entry)
             if entry.event not in NO_TROUBLE:
                 self.troubles[entry.event] += 1

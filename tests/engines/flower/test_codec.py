@@ -2,6 +2,7 @@
 
 import hashlib
 from collections import Counter
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from tests.support import Quadratic
 
 from secureafl import Layout, Machine, Reason
 from secureafl.engines.flower import FlowerSettings
-from secureafl.engines.flower.codec import Records, compressed_record
+from secureafl.engines.flower.codec import Records, compressed_record, reported
 from secureafl.server import Federation, FederationSettings
 from secureafl.server.record.entries import Event
 from secureafl.wire import compress
@@ -101,6 +102,20 @@ def campaign(num_answers: int, seed: int) -> Counter[str]:
     assert machine.model.version == 0, "and none has arrived"
     federation.close()
     return reasons
+
+
+@pytest.mark.parametrize(
+    ("metrics", "said"),
+    [
+        ({"secureafl-epsilon": 2.5, "secureafl-delta": 1e-5, "loss": 0.3}, {"epsilon": 2.5, "delta": 1e-5}),
+        ({"loss": 0.3}, {}),
+        ({"secureafl-epsilon": [2.5], "secureafl-delta": [1e-5]}, {}),
+        ({"secureafl-epsilon": float("inf"), "secureafl-delta": 1e-5}, {}),
+    ],
+)
+def test_what_a_client_says_of_its_privacy_is_read_or_left(metrics: dict[str, Any], said: dict[str, float]) -> None:
+    reply = Message(RecordDict({"metrics": MetricRecord(metrics)}), dst_node_id=1, message_type="train")
+    assert reported(reply) == said
 
 
 def test_three_thousand_hostile_answers() -> None:

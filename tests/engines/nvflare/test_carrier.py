@@ -96,6 +96,49 @@ def test_sites_train_the_model(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
     assert {client for client, _ in result.verdicts} == {f"site-{i}" for i in range(5)}
 
 
+def test_what_a_site_says_of_its_privacy_is_on_record_before_its_update(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def private(dispatch: Message) -> Message:
+        said = {"secureafl-epsilon": 0.5 * (dispatch["version"] + 1), "secureafl-delta": 1e-5}
+        return {**honest(dispatch), "metrics": said}
+
+    def absurd(dispatch: Message) -> Message:
+        return {**honest(dispatch), "metrics": "much"}
+
+    context = FakeContext(
+        [
+            Site("private", private),
+            Site("absurd", absurd),
+            Site(
+                "refused",
+                lambda dispatch: {"arrays": b"", "metrics": {"secureafl-epsilon": 1.0, "secureafl-delta": 1e-5}},
+            ),
+        ]
+    )
+    federate(monkeypatch, context, tmp_path, stop_after_updates=10)
+    journal = read_journal(tmp_path / "run.db")
+    rows = [
+        row for row in journal.entries() if row.event in (Event.REPORTED, Event.ARRIVAL) and row.client == "private"
+    ]
+    others = {row.client for row in journal.entries(Event.REPORTED)} - {"private"}
+    journal.close()
+    assert others == set()
+    assert [row.event for row in rows[:4]] == [Event.REPORTED, Event.ARRIVAL] * 2
+    assert rows[0].evidence == {"epsilon": 0.5, "delta": 1e-5}
+    assert rows[2].evidence["epsilon"] > 0.5
+
+
+def test_a_training_function_may_return_metrics_beside_the_arrays(monkeypatch: pytest.MonkeyPatch) -> None:
+    place = SimpleNamespace(clients=[SimpleNamespace(name="site-1")], app=SimpleNamespace(name="site-1"))
+    monkeypatch.setattr(nvflare_client, "current_context", lambda: place)
+    monkeypatch.setattr(nvflare_client, "load_function", lambda name: lambda arrays, config: (arrays, {"loss": 0.5}))
+    dispatch = {"arrays": pack(MODEL), "config": {}, "version": 0, "nonce": b"n" * 16}
+    sent = AsyncClient(train="task:train").reply(dispatch)
+    assert sent["metrics"] == {"loss": 0.5}
+    np.testing.assert_array_equal(load(sent["arrays"])["w"], MODEL["w"])
+
+
 def test_a_site_that_raises_is_on_record_and_tried_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     context = FakeContext([Site("good", honest), Site("bad", raising)])
     result, events = federate(monkeypatch, context, tmp_path, stop_after_seconds=2.0)

@@ -7,7 +7,7 @@ from tests.server.recorded_runs import LIARS, record
 
 from secureafl.errors import StoreError
 from secureafl.server.record.entries import Entry, Event
-from secureafl.server.review.audit import arrival, client_record, client_records, explain
+from secureafl.server.review.audit import ClientRecord, arrival, client_record, client_records, explain
 from secureafl.server.review.opened import RecordedRun
 from secureafl.types import Reason
 
@@ -58,6 +58,14 @@ def test_what_was_shortened_is_said() -> None:
     text = " ".join(explain(Entry(0.0, 1, "a", Event.ARRIVAL, Reason.ACCEPTED, True, evidence)))
     assert "it counted as 0.5 of its length" in text
     assert "0.25 of that change counted" in text
+
+
+def test_the_newest_word_of_a_client_about_its_privacy_counts_and_is_no_trouble() -> None:
+    record = ClientRecord("a")
+    for epsilon in (1.0, 2.0):
+        record.add(Entry(0.0, 0, "a", Event.REPORTED, evidence={"epsilon": epsilon, "delta": 1e-5}))
+    assert (record.summary()["epsilon"], record.summary()["delta"]) == (2.0, 1e-5)
+    assert not record.happened()
 
 
 def test_every_reason_has_words() -> None:

@@ -94,7 +94,7 @@ def run_federation(
     """
 
     def serve(federation: Federation, layout: Layout) -> SessionPool[str]:
-        nodes = Nodes(grid, Records(layout, settings, train_config), settings.ttl_seconds)
+        nodes = Nodes(grid, Records(layout, settings, train_config), settings.ttl_seconds, federation.report)
         return SessionPool(nodes, federation, settings, settings.pace())
 
     with plain_errors():

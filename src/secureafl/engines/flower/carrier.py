@@ -10,10 +10,11 @@ from collections.abc import Collection
 from flwr.app import Message
 from flwr.serverapp import Grid
 
-from secureafl.engines.flower.codec import Records
-from secureafl.engines.sessions import LostError
+from secureafl.engines.flower.codec import Records, reported
+from secureafl.engines.sessions import LostError, Report
 from secureafl.server import Assignment
 from secureafl.server.record.entries import Event
+from secureafl.types import Reason
 from secureafl.wire import CompressedUpdate, Reply
 
 EXPIRED, NODE_UNAVAILABLE = 3, 5  # Flower's error codes: the update's time is over; the node has gone
@@ -22,10 +23,11 @@ EXPIRED, NODE_UNAVAILABLE = 3, 5  # Flower's error codes: the update's time is o
 class Nodes:
     """A carrier over Flower's grid; a dispatch is known by its message id, a client by its node id."""
 
-    def __init__(self, grid: Grid, records: Records, ttl_seconds: float) -> None:
+    def __init__(self, grid: Grid, records: Records, ttl_seconds: float, report: Report | None = None) -> None:
         self._grid = grid
         self._records = records
         self._ttl_seconds = ttl_seconds
+        self._report = report
         self._compressing: set[str] = set()  # whose last update came compressed: they can read such models, too
 
     def present(self) -> Collection[str]:
@@ -50,6 +52,8 @@ class Nodes:
         found = self._records.decode(replies[0], assignment)
         if isinstance(found, CompressedUpdate):
             self._compressing.add(assignment.client)
+        if self._report is not None and not isinstance(found, Reason) and (said := reported(replies[0])):
+            self._report(assignment.client, said)
         return found
 
     def close(self) -> None:

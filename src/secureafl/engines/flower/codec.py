@@ -1,9 +1,9 @@
 """Models and updates as Flower carries them.
 
 A dispatch looks like Flower's own strategies make it: arrays under "arrays", a config under "config". An update is
-whatever a ClientApp returns: one `ArrayRecord`, the rest is ignored but for the signature. A compressed update is a
-record of one array, of a type of its own; so is each compressed array of a model. Who does not know these types cannot
-take their bytes for numbers.
+whatever a ClientApp returns: one `ArrayRecord`; the rest is ignored, but for the signature and for what a client says
+of its privacy. A compressed update is a record of one array, of a type of its own; so is each compressed array of a
+model. Who does not know these types cannot take their bytes for numbers.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from secureafl.engines.engine_settings import EngineSettings
 from secureafl.engines.offer import Offer
 from secureafl.engines.updates import UpdateReader
 from secureafl.layout import Layout
+from secureafl.privacy import read_report
 from secureafl.server import Assignment
 from secureafl.types import NamedArrays, Reason
 from secureafl.wire import Reply, compress_model
@@ -74,6 +75,14 @@ class Records:
             )
         except Exception:  # a hostile client may raise anything from Flower's or NumPy's readers
             return Reason.MALFORMED
+
+
+def reported(reply: Message) -> dict[str, float]:
+    """What a client says of itself in its metrics, as far as it is of use here; empty if it says nothing."""
+    try:
+        return next((said for metrics in reply.content.metric_records.values() if (said := read_report(metrics))), {})
+    except Exception:  # a hostile client may raise anything from Flower's readers
+        return {}
 
 
 def compressed_record(compressed: bytes) -> ArrayRecord:

@@ -119,7 +119,8 @@ class SitePool:
         settings: NVFlareSettings,
     ) -> None:
         pace = Pace(min_clients=settings.min_clients, num_workers=settings.max_in_flight or len(proxies))
-        self._pool = SessionPool(Sites(proxies, context, messages, settings), federation, settings, pace)
+        sites = Sites(proxies, context, messages, settings, federation.report)
+        self._pool = SessionPool(sites, federation, settings, pace)
         self._context = context
         self._federation = federation
         self._closed = threading.Event()

@@ -9,11 +9,12 @@ from nvflare.apis.signal import Signal
 from nvflare.collab import CollabCallError
 
 from secureafl.engines.nvflare.app_settings import NVFlareSettings
-from secureafl.engines.nvflare.codec import Messages
+from secureafl.engines.nvflare.codec import Messages, reported
 from secureafl.engines.nvflare.collab import Context, Proxy, set_call_context
-from secureafl.engines.sessions import LostError
+from secureafl.engines.sessions import LostError, Report
 from secureafl.server import Assignment
 from secureafl.server.record.entries import Event
+from secureafl.types import Reason
 from secureafl.wire import CompressedUpdate, Reply
 
 
@@ -24,12 +25,18 @@ class Sites:
     """
 
     def __init__(
-        self, proxies: Sequence[Proxy], context: Context, messages: Messages, settings: NVFlareSettings
+        self,
+        proxies: Sequence[Proxy],
+        context: Context,
+        messages: Messages,
+        settings: NVFlareSettings,
+        report: Report | None = None,
     ) -> None:
         self._proxies = {str(proxy.name): proxy for proxy in proxies}
         self._context = context
         self._messages = messages
         self._settings = settings
+        self._report = report
         self._lost: set[str] = set()
         self._compressing: set[str] = set()  # whose last update came compressed: they can read such models, too
         self._lock = threading.Lock()
@@ -65,6 +72,8 @@ class Sites:
         found = self._messages.decode(reply, assignment)
         if isinstance(found, CompressedUpdate):
             self._compressing.add(assignment.client)
+        if self._report is not None and not isinstance(found, Reason) and (said := reported(reply)):
+            self._report(assignment.client, said)
         return found
 
     def close(self) -> None:

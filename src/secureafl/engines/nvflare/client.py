@@ -2,7 +2,7 @@
 
 def train(arrays, config):      # in task.py
     ...
-    return trained arrays, or a PyTorch state_dict
+    return trained arrays, or a PyTorch state_dict; or a pair, with metrics: what `secureafl.privacy` reports
 
 AsyncClient(train="task:train")
 """
@@ -19,6 +19,7 @@ from secureafl.engines.nvflare.codec import (
     ARRAYS,
     COMPRESSED,
     CONFIG,
+    METRICS,
     NONCE,
     OFFER,
     SIGNATURE,
@@ -66,13 +67,16 @@ class AsyncClient:
         if offer is not None:
             model = offer.model(model)
             start = {name: array.copy() for name, array in model.items()}  # a client may train in place
-        trained = to_arrays(load_function(self.train)(model, config))
+        returned = load_function(self.train)(model, config)
+        found, metrics = returned if isinstance(returned, tuple) else (returned, {})
+        trained, said = to_arrays(found), {METRICS: dict(metrics)} if metrics else {}
         compressed = None if offer is None else self._compressed(offer, start, trained)
         kind, data = (ARRAYS, pack(trained)) if compressed is None else (COMPRESSED, compressed)
         if not self.key:
-            return {kind: data}
+            return {kind: data, **said}
         key = signing.read_private_key(Path(current_context().workspace.get_root_dir()) / self.key)
-        return {kind: data, SIGNATURE: signing.sign(key, dispatch[NONCE], dispatch[VERSION], data_digest(data, kind))}
+        signature = signing.sign(key, dispatch[NONCE], dispatch[VERSION], data_digest(data, kind))
+        return {kind: data, **said, SIGNATURE: signature}
 
     def _compressed(self, offer: Offer, model: NamedArrays, trained: NamedArrays) -> bytes | None:
         if self._feedback is None or self._feedback.wire != offer.wire:

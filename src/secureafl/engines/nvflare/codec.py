@@ -14,12 +14,13 @@ from secureafl.engines.engine_settings import EngineSettings
 from secureafl.engines.offer import Offer
 from secureafl.engines.updates import UpdateReader
 from secureafl.layout import Layout
+from secureafl.privacy import read_report
 from secureafl.server import Assignment
 from secureafl.types import NamedArrays, Reason
 from secureafl.wire import Reply, compress_model
 
 ARRAYS, CONFIG, NONCE, VERSION, SIGNATURE = "arrays", "config", "nonce", "version", "signature"
-COMPRESSED, OFFER = "compressed", "offer"
+COMPRESSED, OFFER, METRICS = "compressed", "offer", "metrics"
 
 Message: TypeAlias = dict[str, Any]
 
@@ -62,6 +63,12 @@ class Messages:
             )
         except Exception:  # a hostile client may raise anything from the readers
             return Reason.MALFORMED
+
+
+def reported(reply: object) -> dict[str, float]:
+    """What a client says of itself, as far as it is of use here; empty if it says nothing."""
+    metrics = reply.get(METRICS) if isinstance(reply, dict) else None
+    return read_report(metrics) if isinstance(metrics, dict) else {}
 
 
 def pack(arrays: NamedArrays) -> bytes:

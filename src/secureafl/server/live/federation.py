@@ -16,7 +16,7 @@ import secrets
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
@@ -192,6 +192,11 @@ class Federation:
         """Write a row about a client that is not an arrival."""
         with self._lock:
             self._run.note(client, event, reason)
+
+    def report(self, client: str, values: Mapping[str, float]) -> None:
+        """Write down what a client says of itself along with an update. Nothing is decided by it."""
+        with self._lock:
+            self._run.note(client, Event.REPORTED, evidence=values)
 
     def stop(self) -> None:
         """End the run as soon as the arrival at hand is done. Safe in a signal handler."""

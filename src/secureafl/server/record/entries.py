@@ -18,6 +18,7 @@ class Event(StrEnum):
     EXPIRED = "expired"
     LEFT = "left"
     RETURNED = "returned"
+    REPORTED = "reported"
     ENGINE_TROUBLE = "engine-trouble"
     UNSOLICITED = "unsolicited"
     QUARANTINED = "quarantined"

@@ -14,7 +14,7 @@ import json
 import secrets
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version as package_version
 from typing import Any, Literal, Self
 
@@ -304,9 +304,9 @@ class Run:
             client = self.machine.name_of(ticket.client)
             self._write(self._entry(client, event, reason, ticket), durable=False)
 
-    def note(self, client: str, event: Event, reason: str = "") -> None:
+    def note(self, client: str, event: Event, reason: str = "", evidence: Mapping[str, float] | None = None) -> None:
         """Write down something that does not touch the machine."""
-        self._write(self._entry(client, event, reason), durable=False)
+        self._write(replace(self._entry(client, event, reason), evidence=evidence or {}), durable=False)
 
     def snapshot(self) -> None:
         """Write the whole state, forget old snapshots, and keep the journal within its bounds."""

@@ -44,6 +44,10 @@ class ClientRecord:
     """Clients that kept asking for much the same then, itself included."""
     num_low_votes: int = 0
     """Its newest updates in a row that were accepted with a vote below LOW_VOTE."""
+    epsilon: float | None = None
+    """What it said, with its newest update, that its updates give away of its data; None if it said nothing."""
+    delta: float | None = None
+    """The chance, in its own words, that it is more."""
     influence: float | None = None
     """How far the model follows it; None if the defense cannot tell, or nothing is known yet."""
 
@@ -51,7 +55,9 @@ class ClientRecord:
         """Take one more row about this client into account, other than that it was given work."""
         self.last_seen = entry.seconds
         if entry.event is not Event.ARRIVAL:
-            if entry.event is not Event.JOINED:
+            if entry.event is Event.REPORTED:
+                self.epsilon, self.delta = entry.evidence.get("epsilon"), entry.evidence.get("delta")
+            elif entry.event is not Event.JOINED:
                 self.troubles[entry.event] += 1
             return
         self.arrivals += 1
@@ -99,6 +105,8 @@ class ClientRecord:
             "staleness": self.mean_staleness,
             "last seen": self.last_seen,
             "vote": self.vote,
+            "epsilon": self.epsilon,
+            "delta": self.delta,
             "influence": self.influence,
         }
 

@@ -220,6 +220,8 @@ def _client(record: ClientRecord) -> Plain:
         "vote": record.vote,
         "steps_left": record.steps_left,
         "alike": record.alike,
+        "epsilon": record.epsilon,
+        "delta": record.delta,
         "happened": _counted(record.happened()),
         "staleness": figures["staleness"],
         "factor": figures["lipschitz factor 50%"],

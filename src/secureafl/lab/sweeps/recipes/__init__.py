@@ -332,7 +332,10 @@ def _local_training() -> Cells:
     ]
 
 
-def _regions(num_regions: int, num_clients: int, rounds: int) -> Cells:
+def _regions(
+    num_regions: int, num_clients: int, rounds: int, *, server_lr: float, top_lr: float, **defense_settings: Any
+) -> Cells:
+    """Reports of all regions overlap, so the top's rate falls with their number."""
     return [
         CellSettings(
             architecture="mlp",
@@ -341,14 +344,16 @@ def _regions(num_regions: int, num_clients: int, rounds: int) -> Cells:
             evaluate_every=rounds // 10,
             num_test=2000,
             batch_size=16,
-            server_lr=0.02,
+            server_lr=server_lr,
             defense=below,
+            defense_settings=dict(defense_settings) if below == "secureafl" else {},
             attack=attack,
             attack_settings={"scale": 10.0} if attack == "sign_flip" else {},
             protocol="regions",
             protocol_settings={
                 "num_regions": num_regions,
                 "top_defense": above,
+                "top_lr": top_lr,
                 "report_every": 5,
                 "malicious_regions": None if tenths is None else tenths * num_regions // 10,
             },
@@ -356,6 +361,24 @@ def _regions(num_regions: int, num_clients: int, rounds: int) -> Cells:
         for below, above in itertools.product(("secureafl", "asyncsgd"), repeat=2)
         for tenths, attacks in GATHERED_IN.items()
         for attack in attacks
+    ]
+
+
+def _privacy() -> Cells:
+    return [
+        CellSettings(
+            architecture="small-cnn",
+            batch_size=128,
+            rounds=5000,
+            evaluate_every=500,
+            server_lr=0.05,
+            defense=defense,
+            attack=attack,
+            epsilon=epsilon,
+        )
+        for defense in ("asyncsgd", "secureafl")
+        for epsilon in (None, 8.0, 4.0, 1.0)
+        for attack in ("none", "sign_flip")
     ]
 
 
@@ -417,11 +440,16 @@ RECIPES: Mapping[str, Recipe] = {
     ),
     "regions": Recipe(
         "ten regions of twenty clients and a top: which defense below, which above",
-        partial(_regions, 10, 200, 3000),
+        partial(_regions, 10, 200, 3000, server_lr=0.02, top_lr=0.2),
         row="regions",
     ),
     "many-regions": Recipe(
-        "the same with a hundred regions of a hundred clients", partial(_regions, 100, 10_000, 20_000), row="regions"
+        "the same with a hundred regions of a hundred clients, each heard twice",
+        partial(_regions, 100, 10_000, 20_000, server_lr=0.05, top_lr=0.01, full_vote_after=1),
+        row="regions",
+    ),
+    "privacy": Recipe(
+        "clients that add noise for their privacy: epsilon 8, 4 and 1, and without", _privacy, row="defense, epsilon"
     ),
     "cifar10": Recipe(
         "CIFAR-10 with a network and a rate that learn it",
