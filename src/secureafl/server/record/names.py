@@ -37,6 +37,11 @@ class ClientNames:
         """The client as people see it: its name, or its id."""
         return visible(self._names.get(client, client))
 
+    def contain(self, client: str, text: str) -> bool:
+        """Whether the client's id or its name holds this text, in small letters."""
+        name = self._names.get(client)
+        return text in client.lower() or (name is not None and text in visible(name).lower())
+
     def shown_with_id(self, client: str) -> str:
         """The same with the id behind the name."""
         name = self._names.get(client)

@@ -151,6 +151,8 @@ class SqliteTables:
     def _set_up(self) -> None:
         self._database.execute("PRAGMA journal_mode = WAL")
         self._database.execute("PRAGMA synchronous = FULL")  # a commit returns once it is on the disk
+        # Some builds write zeros over all that is deleted: gigabytes, when a bound on the journal's size is met.
+        self._database.execute("PRAGMA secure_delete = FAST")
 
     def is_old(self) -> bool:
         """Whether 0.1 wrote it."""

@@ -101,11 +101,7 @@ def _found(reader: RunReader, sort: str, descending: bool, contains: str, only_r
     """Those that the table has, in the order asked for."""
     found, wanted, names = reader.by_name(), contains.lower(), reader.names
     if wanted:
-        found = [
-            record
-            for record in found
-            if wanted in record.client.lower() or wanted in names.shown(record.client).lower()
-        ]
+        found = [record for record in found if names.contain(record.client, wanted)]
     if only_rejected:
         found = [record for record in found if record.rejected]
     return _ordered(found, sort, descending=descending)

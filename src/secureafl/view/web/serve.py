@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import gc
 import secrets
 import socket
 from collections.abc import Callable
@@ -35,6 +36,8 @@ def serve(
     reached. `names` is a file of clients' names.
     """
     shown = open_place(place, names)
+    gc.collect()
+    gc.freeze()  # of a large run there are millions of objects: to look through them all stops a page for a second
     token = choose_token(host, token)
     with bind(host, port) as listener:
         server = uvicorn.Server(
