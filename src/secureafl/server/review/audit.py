@@ -80,7 +80,9 @@ class ClientRecord:
     @property
     def usual_factor(self) -> float | None:
         """The median of its Lipschitz factors that are finite."""
-        finite = sorted(filter(math.isfinite, self.factors))  # by hand: a page may sort by it for every client
+        if not self.factors:  # a page may ask for it of every client, of whom most came once
+            return None
+        finite = sorted(filter(math.isfinite, self.factors))
         middle = len(finite) // 2
         if not finite:
             return None
