@@ -371,7 +371,7 @@ def _privacy() -> Cells:
             batch_size=128,
             rounds=5000,
             evaluate_every=500,
-            server_lr=0.05,
+            server_lr=0.1,
             defense=defense,
             attack=attack,
             epsilon=epsilon,
