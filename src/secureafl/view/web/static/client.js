@@ -63,7 +63,7 @@ async function draw() {
     tile("Rejected", count(own.num_rejected), Object.keys(own.rejected)[0] ?? ""),
     ...(own.vote === null ? [] : [tile("Vote", fixed(own.vote, 2), answer.said.join(", ") || aboutVote(own))]),
     ...(own.steps_left === null ? [] : [tile("Steps left", fixed(own.steps_left), own.over_budget ? `${count(own.over_budget)} updates over budget` : "never over budget")]),
-    ...(own.epsilon === null ? [] : [tile("Epsilon", fmt(own.epsilon), `in its own words; delta ${fmt(own.delta)}`)]),
+    ...(own.epsilon === null ? [] : [tile("Epsilon", fmt(own.epsilon), `in its own words; delta ${own.delta.toExponential(0)}`)]),
     tile("Staleness", fixed(own.staleness), "mean"),
     tile("λ, median", fmt(own.factor), own.factor === null ? "" : `mostly ${fmt(own.factor_low)} to ${fmt(own.factor_high)}`),
     tile("Last seen", duration(own.last_seen), "into the run"));
