@@ -35,6 +35,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.xdist_group("flower" if _starts_flower(item) else "processes"))
 
 
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Tests that should take turns and do not would fail for want of time, now and then: better at once."""
+    grouped = [item for item in session.items if item.get_closest_marker("xdist_group")]
+    if getattr(session.config.option, "loadgroup", False) and not all("@" in item.nodeid for item in grouped):
+        raise pytest.UsageError(
+            "this pytest-xdist does not know groups with this pytest: install those of pyproject.toml"
+        )
+
+
 def _starts_flower(item: pytest.Item) -> bool:
     imported = vars(item.getparent(pytest.Module).obj).values()  # type: ignore[union-attr]
     return any(getattr(thing, "__module__", None) == "tests.end_to_end.flower_processes" for thing in imported)
