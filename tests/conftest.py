@@ -27,6 +27,7 @@ settings.register_profile("patient", deadline=None)
 settings.load_profile("patient")
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist looks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """With two workers (`-n 2 --dist loadgroup`), tests that start Flower take turns on one, and those that start other
     processes on one: what waits for Flower, which is slow to start, leaves a core to the others."""
