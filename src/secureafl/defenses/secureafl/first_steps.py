@@ -3,11 +3,11 @@
 Whoever comes first is compared with nobody, so its update counts as long as it is. Once `NUM_HEARD` clients were heard,
 the median of their lengths tells; if one who came before was far longer,
 
-    forgotten:  what it sent, and its vote
+    dropped:    what it sent, and its vote
     next step:  direction - (sum of all directions so far)        the model begins anew from where it stood at first
 
-whatever the learning rate is. Its sender is then new once more, and its next update is shortened to what is usual. Who
-comes first alone decides nothing, and where nobody was too long, nothing changes.
+whatever the learning rate is. So who comes first, alone, decides nothing; and where nobody was too long, nothing
+changes.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class FirstSteps(Beginning):
         self.over = False
 
     def hear(self, arrival: Arrival) -> Sequence[ClientId]:
-        """Who turns out to have been too long, now that enough clients were heard: to be forgotten."""
+        """Who turns out to have been too long, now that enough clients were heard."""
         if self._returns:
             return []
         self._lengths[arrival.client] = max(arrival.norm, self._lengths.get(arrival.client, 0.0))
@@ -60,9 +60,6 @@ class FirstSteps(Beginning):
         if not self.over:
             self._gone = direction.copy() if self._gone is None else self._gone + direction
         return direction
-
-    def forget(self, client: ClientId) -> None:
-        self._lengths.pop(client, None)
 
     def state_dict(self) -> StateDict:
         return {

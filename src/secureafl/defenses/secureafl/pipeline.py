@@ -7,7 +7,7 @@ when it is stored.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -67,7 +67,7 @@ class Pipeline:
         accepted, moves = rejected is None, self._spend(arrival)
         beginning = self.stages.beginning
         if beginning is not None and not beginning.over:
-            self._forget(*beginning.hear(arrival))
+            self._unseat(beginning.hear(arrival))
         step = self.passes.step(
             update, arrival, kept, model.params, accepted=accepted, remembered=remembered, moves=moves
         )
@@ -163,12 +163,14 @@ class Pipeline:
     def _forget_one_too_many(self) -> None:
         for votes in self.stages.votes:
             if (client := votes.one_too_many()) is not None:
-                self._forget(client)
+                for stage in self._named.values():
+                    stage.forget(client)
 
-    def _forget(self, *clients: ClientId) -> None:
+    def _unseat(self, clients: Sequence[ClientId]) -> None:
+        """Drop what these sent last, and their votes."""
         for client in clients:
-            for stage in self._named.values():
-                stage.forget(client)
+            assert isinstance(self.stages.combine, RunningMean)  # others have no first steps to take back
+            self.stages.combine.unseat(client)
 
     def _follow(self, beginning: Beginning, direction: Vector, arrival: Arrival) -> Vector:
         """The step that the model takes while the run begins."""

@@ -156,7 +156,7 @@ class Beginning(Stage):
     """Whether it has nothing more to do."""
 
     def hear(self, arrival: Arrival) -> Sequence[ClientId]:
-        """Take note of an arrival that was judged; who is to be forgotten for what it sent before."""
+        """Take note of an arrival that was judged; whose last update is to be dropped."""
         raise NotImplementedError
 
     def follow(self, direction: Vector) -> Vector:

@@ -173,7 +173,7 @@ def explain(entry: Entry, names: ClientNames = ClientNames()) -> list[str]:
     if "taken_back" in told:
         lines.append(
             "With it three clients were heard, and one of the others proves far too long: the first steps of the run,"
-            f" {told['taken_back']} in all, were taken back, and what that client had sent was forgotten."
+            f" {told['taken_back']} in all, were taken back, and what that client had sent was dropped."
         )
     if "direction_norm" in told:
         lines.append(f"The model then moved along a direction of length {told['direction_norm']}.")

@@ -161,7 +161,7 @@ class RunningMean(Combiner):
             self.reweigh(client, weight(client))
 
     def forget(self, client: ClientId) -> None:
-        self._unseat(client)
+        self.unseat(client)
         del self._met[client]
 
     def _vote_of(self, client: ClientId, weight: float) -> int:
@@ -192,9 +192,10 @@ class RunningMean(Combiner):
     def _make_room(self) -> None:
         """Give up the seat of the client heard least recently, if there is none left."""
         if self.max_seats is not None and len(self.rows) >= self.max_seats:
-            self._unseat(next(iter(self.rows)))
+            self.unseat(next(iter(self.rows)))
 
-    def _unseat(self, client: ClientId) -> None:
+    def unseat(self, client: ClientId) -> None:
+        """Drop the client's last update, and its vote with it. It was met all the same."""
         self._take_vote(client)
         self.rows.drop(client)
 
