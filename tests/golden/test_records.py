@@ -52,8 +52,11 @@ UNREAD = {
 """What 0.1.0 saved in every configuration, and read in some."""
 
 
-NEWER = {"combine.voters", "combine.num_lots"}
-"""What is saved since the records were made. While there are fewer clients than may vote, it changes nothing."""
+NEWER = {
+    *("combine.voters", "combine.num_lots"),  # change nothing while there are fewer clients than may vote
+    *("beginning.clients", "beginning.lengths", "beginning.gone", "beginning.phase"),  # over after three clients
+}
+"""What is saved since the records were made."""
 
 
 def today(key: str) -> str:

@@ -167,11 +167,11 @@ def test_a_vanished_node_is_forgotten_and_taken_back(tmp_path: Path) -> None:
 
     def leave_and_return() -> None:
         node = grid.nodes.pop(2)
-        time.sleep(0.2)
+        time.sleep(1.0)
         grid.nodes[2] = node
 
-    threading.Timer(0.2, leave_and_return).start()
-    _, rows = federate(grid, tmp_path, stop_after_seconds=1.2)
+    threading.Timer(0.5, leave_and_return).start()
+    _, rows = federate(grid, tmp_path, stop_after_seconds=3.5)
     seen = events(rows, 2)
     left = seen.index(Event.LEFT)
     assert Event.RETURNED in seen[left:]
