@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from secureafl.errors import PrivacyError
-from secureafl.files import write_atomically
+from secureafl.files import save_json
 
 if TYPE_CHECKING:
     from torch import nn
@@ -73,7 +73,7 @@ class PrivateTraining:
         self._max_epsilon = max_epsilon
         self._ledger = Path(ledger)
         self._engine = _opacus().PrivacyEngine(accountant="rdp")
-        self._engine.accountant.history = [(*row[:2], int(row[2])) for row in self._read()]
+        self._engine.accountant.history = self._read()
 
     @property
     def epsilon(self) -> float:
@@ -89,7 +89,7 @@ class PrivateTraining:
         loader would go beyond `max_epsilon`.
         """
         if self._max_epsilon is not None:
-            self._require_budget(len(loader))
+            self._require_budget(len(loader), self._max_epsilon)
         network, private, drawn = self._engine.make_private(
             module=model.train(),
             optimizer=optimizer,
@@ -101,21 +101,19 @@ class PrivateTraining:
 
     def report(self) -> dict[str, float]:
         """What to send along with the update; it is in the ledger once this returns. Call it before you send."""
-        rows = [list(row) for row in self._engine.accountant.history]
-        write_atomically(self._ledger, json.dumps({"trainings": rows}).encode())
+        save_json(self._ledger, {"trainings": self._engine.accountant.history})
         return {EPSILON: self.epsilon, DELTA: self._delta}
 
-    def _require_budget(self, num_steps: int) -> None:
+    def _require_budget(self, num_steps: int, max_epsilon: float) -> None:
         one_pass = (self._noise_multiplier, 1.0 / num_steps, num_steps)
         after = epsilon_of([*self._engine.accountant.history, one_pass], self._delta)
-        assert self._max_epsilon is not None
-        if after > self._max_epsilon:
+        if after > max_epsilon:
             raise PrivacyError(
-                f"this training would give away epsilon = {after:.3g}, and max_epsilon is {self._max_epsilon:g}: this "
+                f"this training would give away epsilon = {after:.3g}, and max_epsilon is {max_epsilon:g}: this "
                 "client has no more to give, unless its owner allows more"
             )
 
-    def _read(self) -> Trainings:
+    def _read(self) -> list[tuple[float, float, int]]:
         try:
             rows = json.loads(self._ledger.read_bytes())["trainings"]
             return [(float(noise), float(rate), int(steps)) for noise, rate, steps in rows]
@@ -158,8 +156,8 @@ def epsilon_of(trainings: Trainings, delta: float) -> float:
 
 def read_report(metrics: Mapping[str, object]) -> dict[str, float]:
     """Epsilon and delta in what a client sent along; empty if they are not there, or make no sense."""
-    values = {name: _number(metrics.get(key)) for name, key in (("epsilon", EPSILON), ("delta", DELTA))}
-    return {name: value for name, value in values.items() if value is not None} if None not in values.values() else {}
+    epsilon, delta = _number(metrics.get(EPSILON)), _number(metrics.get(DELTA))
+    return {} if epsilon is None or delta is None else {"epsilon": epsilon, "delta": delta}
 
 
 def _number(value: object) -> float | None:

@@ -134,9 +134,12 @@ def test_regions_below_a_top_learn_and_reject_where_the_malicious_client_is(tmp_
         assert followed, f"{name} followed no model from above"
         assert {row.reason for row in followed} == {"from-above"}
     sent = [row for row in rows["region-0"] if row.client == malicious[1] and row.event is Event.ARRIVAL]
-    # Until others have been heard its own length is the usual one; its first update is shortened in any case.
     assert {row.reason for row in sent if not row.accepted} == {"too-long"}
-    assert not any(row.accepted for row in sent[2:])
+    heard = [row for row in rows["region-0"] if row.event is Event.ARRIVAL and row.client != "top"]
+    third = next(place for place in range(len(heard)) if len({row.client for row in heard[: place + 1]}) == 3)
+    late = [row for row in heard[third + 1 :] if row.client == malicious[1] and row is not sent[0]]
+    assert late
+    assert not any(row.accepted for row in late), "before three clients are heard, nobody knows what is usual"
     honest = [row for row in rows["region-1"] if row.event is Event.ARRIVAL]
     assert sum(bool(row.accepted) for row in honest) > 0.8 * len(honest)
     reached = load_file(out / "top" / "model.safetensors")

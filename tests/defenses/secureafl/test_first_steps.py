@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 
 from secureafl.defenses import SecureAFL
-from secureafl.defenses.secureafl import SecureAFLSettings
+from secureafl.defenses.secureafl import FirstSteps, Pipeline, SecureAFLSettings, median
+from secureafl.errors import SettingsError
 from secureafl.server import Machine, MachineSettings
 from secureafl.testing import check_defense
 from secureafl.types import Vector, Verdict
@@ -88,3 +91,9 @@ def test_state_from_before_there_was_such_a_stage_is_taken_over() -> None:
 
 def test_the_contract_of_defenses_holds() -> None:
     check_defense(lambda dim: SecureAFL(dim))
+
+
+def test_only_a_running_mean_has_first_steps_to_take_back() -> None:
+    stages = dataclasses.replace(median(DIM), beginning=FirstSteps())
+    with pytest.raises(SettingsError, match="only a running mean can take its first steps back"):
+        Pipeline(stages)

@@ -44,8 +44,9 @@ class FirstSteps(Beginning):
         if len(self._lengths) < NUM_HEARD:
             return []
         longest = self._limit * statistics.median(self._lengths.values())
-        others = {client: norm for client, norm in self._lengths.items() if client != arrival.client}
-        found = [client for client, norm in others.items() if norm > longest]  # the sender's own is shortened already
+        found = [client for client, norm in self._lengths.items() if norm > longest]
+        if arrival.client in found:  # what it sends now is shortened already
+            found.remove(arrival.client)
         self._returns = bool(found)
         if not found:
             self._end()

@@ -33,6 +33,8 @@ class Pipeline:
         self.passes: Passes[Any, Any]
         if isinstance(stages.combine, RunningMean):
             self.passes = OverSender(stages, stages.combine)
+        elif stages.beginning is not None:
+            raise SettingsError("only a running mean can take its first steps back: leave `beginning` out")
         elif stages.estimate is not None:
             self.passes = OverEveryone(stages, stages.estimate)
         else:
@@ -169,7 +171,7 @@ class Pipeline:
     def _unseat(self, clients: Sequence[ClientId]) -> None:
         """Drop what these sent last, and their votes."""
         for client in clients:
-            assert isinstance(self.stages.combine, RunningMean)  # others have no first steps to take back
+            assert isinstance(self.stages.combine, RunningMean)
             self.stages.combine.unseat(client)
 
     def _follow(self, beginning: Beginning, direction: Vector, arrival: Arrival) -> Vector:

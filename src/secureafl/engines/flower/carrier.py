@@ -23,7 +23,7 @@ EXPIRED, NODE_UNAVAILABLE = 3, 5  # Flower's error codes: the update's time is o
 class Nodes:
     """A carrier over Flower's grid; a dispatch is known by its message id, a client by its node id."""
 
-    def __init__(self, grid: Grid, records: Records, ttl_seconds: float, report: Report | None = None) -> None:
+    def __init__(self, grid: Grid, records: Records, ttl_seconds: float, report: Report) -> None:
         self._grid = grid
         self._records = records
         self._ttl_seconds = ttl_seconds
@@ -52,7 +52,7 @@ class Nodes:
         found = self._records.decode(replies[0], assignment)
         if isinstance(found, CompressedUpdate):
             self._compressing.add(assignment.client)
-        if self._report is not None and not isinstance(found, Reason) and (said := reported(replies[0])):
+        if not isinstance(found, Reason) and (said := reported(replies[0])):
             self._report(assignment.client, said)
         return found
 

@@ -30,7 +30,7 @@ class Sites:
         context: Context,
         messages: Messages,
         settings: NVFlareSettings,
-        report: Report | None = None,
+        report: Report,
     ) -> None:
         self._proxies = {str(proxy.name): proxy for proxy in proxies}
         self._context = context
@@ -72,7 +72,7 @@ class Sites:
         found = self._messages.decode(reply, assignment)
         if isinstance(found, CompressedUpdate):
             self._compressing.add(assignment.client)
-        if self._report is not None and not isinstance(found, Reason) and (said := reported(reply)):
+        if not isinstance(found, Reason) and (said := reported(reply)):
             self._report(assignment.client, said)
         return found
 

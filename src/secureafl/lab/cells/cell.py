@@ -242,15 +242,13 @@ class CellSettings(Settings):
 
     def complete(self) -> dict[str, Any]:
         """All settings as JSON, also those of defense, attack and protocol that were left at their defaults."""
-        values = self.model_dump(mode="json")
-        if self.partition != "minority":
-            values = {key: value for key, value in values.items() if key not in OF_MINORITY}
-        if self.local_steps == 1:
-            values = {key: value for key, value in values.items() if key not in OF_LOCAL_TRAINING}
-        if self.wire == "float32":
-            del values["wire"]
-        if self.epsilon is None:
-            values = {key: value for key, value in values.items() if key not in OF_PRIVACY}
+        unused = {
+            *(OF_MINORITY if self.partition != "minority" else ()),
+            *(OF_LOCAL_TRAINING if self.local_steps == 1 else ()),
+            *(("wire",) if self.wire == "float32" else ()),
+            *(OF_PRIVACY if self.epsilon is None else ()),
+        }
+        values = {key: value for key, value in self.model_dump(mode="json").items() if key not in unused}
         together = self.num_clients // (self.regions.num_regions if self.protocol == "regions" else 1)
         own = self._complete(find_defense(self.defense).settings, self.defense_settings, num_first=together)
         values["defense_settings"] = _in_force(own)

@@ -39,8 +39,9 @@ class ClientNames:
 
     def contain(self, client: str, text: str) -> bool:
         """Whether the client's id or its name holds this text, in small letters."""
-        name = self._names.get(client)
-        return text in client.lower() or (name is not None and text in visible(name).lower())
+        if client not in self._names and client.isprintable():  # nearly all of many: shown as it is
+            return text in client.lower()
+        return text in client.lower() or text in self.shown(client).lower()
 
     def shown_with_id(self, client: str) -> str:
         """The same with the id behind the name."""

@@ -14,7 +14,7 @@ import json
 import secrets
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib.metadata import version as package_version
 from typing import Any, Literal, Self
 
@@ -306,7 +306,7 @@ class Run:
 
     def note(self, client: str, event: Event, reason: str = "", evidence: Mapping[str, float] | None = None) -> None:
         """Write down something that does not touch the machine."""
-        self._write(replace(self._entry(client, event, reason), evidence=evidence or {}), durable=False)
+        self._write(self._entry(client, event, reason, evidence=evidence), durable=False)
 
     def snapshot(self) -> None:
         """Write the whole state, forget old snapshots, and keep the journal within its bounds."""
@@ -355,10 +355,18 @@ class Run:
         if self._observer is not None:
             self._observer.row(entry)
 
-    def _entry(self, client: str, event: Event, reason: str = "", ticket: Ticket | None = None) -> Entry:
+    def _entry(
+        self,
+        client: str,
+        event: Event,
+        reason: str = "",
+        ticket: Ticket | None = None,
+        evidence: Mapping[str, float] | None = None,
+    ) -> Entry:
         number, base = (None, None) if ticket is None else (ticket.number, ticket.version)
         said = one_line(reason)
-        return Entry(self.seconds, self.machine.model.version, client, event, said, ticket=number, base=base)
+        version = self.machine.model.version
+        return Entry(self.seconds, version, client, event, said, None, evidence or {}, ticket=number, base=base)
 
     def _payload(self, update: Reply) -> bytes | None:
         """The update's bytes: as they came, if it came compressed. One that is no vector of this model leaves only its

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -80,13 +81,8 @@ class ClientRecord:
     @property
     def usual_factor(self) -> float | None:
         """The median of its Lipschitz factors that are finite."""
-        if not self.factors:  # a page may ask for it of every client, of whom most came once
-            return None
-        finite = sorted(filter(math.isfinite, self.factors))
-        middle = len(finite) // 2
-        if not finite:
-            return None
-        return finite[middle] if len(finite) % 2 else 0.5 * (finite[middle - 1] + finite[middle])
+        finite = [factor for factor in self.factors if math.isfinite(factor)]
+        return statistics.median(finite) if finite else None
 
     @property
     def mean_staleness(self) -> float | None:

@@ -36,8 +36,7 @@ def serve(
     reached. `names` is a file of clients' names.
     """
     shown = open_place(place, names)
-    gc.collect()
-    gc.freeze()  # of a large run there are millions of objects: to look through them all stops a page for a second
+    gc.freeze()  # of a large run there are millions of objects: looking through them all would stop a page now and then
     token = choose_token(host, token)
     with bind(host, port) as listener:
         server = uvicorn.Server(
