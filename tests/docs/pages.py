@@ -89,7 +89,7 @@ def follow(page: Path, directory: Path, env: Mapping[str, str] | None = None, *,
     outputs = printed.read_text(errors="replace").split(MARK)[1:]
     last = f"{page.name}: {todo[len(outputs) - 1].told}"
     if status is None:
-        late = f"{last}: had not ended after {timeout:g} s\n{outputs[-1]}"
+        late = f"had not ended after {timeout:g} s: {last}\n{outputs[-1]}"
         warnings.warn(late, stacklevel=2)  # still shown if the test is begun again, and passes
         raise AssertionError(late)
     assert status == 0, f"{last}: exit {status}\n{outputs[-1]}"

@@ -24,7 +24,7 @@ def test_a_page_that_is_wrong_is_noticed(tmp_path: Path) -> None:
     with pytest.raises(AssertionError, match=r"page\.md: false"):
         follow(page, tmp_path / "fails")
     page.write_text("```console\n$ echo here; sleep 5\n```\n")
-    slow = r"sleep 5: had not ended after 1 s\nhere"
+    slow = r"had not ended after 1 s: page\.md: echo here; sleep 5\nhere"
     with pytest.warns(UserWarning, match=slow), pytest.raises(AssertionError, match=slow):
         follow(page, tmp_path / "waits", timeout=1.0)
 
