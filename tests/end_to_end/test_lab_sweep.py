@@ -33,7 +33,7 @@ REPRODUCIBLE = (
     "server_bytes",
 )
 OPTIONS = {
-    "rounds": 120,
+    "rounds": 60,
     "jobs": 2,
     "snapshot-rounds": 10,
     "set": ["num_clients=8", "batch_size=8", "evaluate_every=20", "malicious_fraction=0.25"],

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.slow
 
 
 def test_all_attacks_run_against_all_defenses(tmp_path: Path) -> None:
-    cells = RECIPES["matrix"].cells(rounds=60, evaluate_every=30)
+    cells = RECIPES["matrix"].cells(rounds=30, evaluate_every=30)
     pairs = {(cell.defense, cell.attack) for cell in cells}
     assert pairs == {(defense, attack) for defense in DEFENSES for attack in ["none", *ATTACKS]}
     # in a process of its own: Ray leaves files and processes to the end of the one it was started in
@@ -26,7 +26,7 @@ def test_all_attacks_run_against_all_defenses(tmp_path: Path) -> None:
         "--jobs",
         str(min(4, os.cpu_count() or 1)),
         "--rounds",
-        "60",
+        "30",
         "--set",
         "evaluate_every=30",
         "--out",
