@@ -154,3 +154,12 @@ def test_notices_and_what_the_operator_said_are_in_the_list(tmp_path: Path) -> N
 def test_a_setting_called_like_a_fact_that_follows_is_compared() -> None:
     left, right = ({"memory": {"row": row}, "defense_settings": {"memory": pairs}} for row, pairs in ((1, 3), (2, 5)))
     assert _differing(left, right) == [{"name": "defense_settings.memory", "a": "3", "b": "5"}]
+
+
+def test_of_two_defenses_the_settings_that_both_have_are_compared() -> None:
+    left = {"defense": "secureafl", "defense_settings": {"percentile": 0.5, "window": 1000}}
+    right = {"defense": "kardam", "defense_settings": {"window": 50}}
+    assert _differing(left, right) == [
+        {"name": "defense", "a": "secureafl", "b": "kardam"},
+        {"name": "defense_settings.window", "a": "1000", "b": "50"},
+    ]

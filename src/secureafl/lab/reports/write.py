@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 from rich.table import Table
 
 from secureafl.errors import SettingsError
+from secureafl.lab.cells.results import NUM_LAST
 from secureafl.lab.reports.page import PAGE
 from secureafl.lab.reports.plots import Cell, read_cell, save, title
 from secureafl.lab.reports.sweep_plots import (
@@ -58,7 +59,7 @@ def cell_table(result: Result) -> Table:
     names = {"ter": "test error rate", "asr": "attack success rate", "rmse": "RMSE"}
     for metric, words in names.items():
         if metric in result["last"]:
-            table.add_row(f"{words}, last evaluations", number(result["last"][f"published_{metric}"]))
+            table.add_row(f"{words}, mean of the last {NUM_LAST}", number(result["last"][f"published_{metric}"]))
     for words, value in recall_rows(result):
         table.add_row(words, value)
     table.add_row("honest updates accepted", percent(detection["honest_accepted"]))

@@ -166,16 +166,16 @@ def _clients(left: RunReader, right: RunReader) -> list[Plain]:
 
 
 def _differing(left: Mapping[str, Any], right: Mapping[str, Any]) -> list[Plain]:
-    """Facts that are not the same in both runs, those of the defense with a dot; but not what follows from others."""
+    """Facts that are not the same in both runs, those of the defense with a dot; but not what follows from others, nor
+    settings that only one of two defenses has."""
     a, b = (
         dict(flattened({name: value for name, value in in_todays_names(facts).items() if name not in FOLLOWING}))
         for facts in (left, right)
     )
-    return [
-        {"name": name, "a": _text(a.get(name)), "b": _text(b.get(name))}
-        for name in dict.fromkeys([*a, *b])
-        if a.get(name) != b.get(name)
-    ]
+    names = [name for name in dict.fromkeys([*a, *b]) if a.get(name) != b.get(name)]
+    if a.get("defense") != b.get("defense"):
+        names = [name for name in names if (name in a and name in b) or not name.startswith("defense_settings.")]
+    return [{"name": name, "a": _text(a.get(name)), "b": _text(b.get(name))} for name in names]
 
 
 def _text(value: object) -> str:
