@@ -365,7 +365,7 @@ def _regions(
 
 
 RATES_BY_EPSILON = {None: 0.1, 8.0: 0.4, 4.0: 0.2, 1.0: 0.1}
-"""The best of 0.05 to 0.8 at epsilon 8, in doubles, and of 0.1 and 0.2 without noise; less where there is more noise."""
+"""The best of 0.05 to 0.8 at epsilon 8, in doubles, and of 0.1 and 0.2 without noise; less with more noise."""
 
 
 def _privacy() -> Cells:
