@@ -28,7 +28,7 @@ ROOT = Path(__file__).parents[1]
 APP = Path(__file__).parent / "engine_app"
 sys.path[:0] = [str(ROOT), str(APP)]
 
-from benchmarks._common import write  # noqa: E402
+from _common import write  # noqa: E402
 from engine_app.measure import HALF, STEPS  # noqa: E402
 from engine_app.nvflare_server import MeasuringServer  # noqa: E402
 from tests.end_to_end import flower_processes, nvflare_processes  # noqa: E402

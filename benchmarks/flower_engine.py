@@ -22,7 +22,7 @@ from rich.table import Table
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
-from benchmarks._common import about  # noqa: E402
+from _common import about  # noqa: E402
 from tests.end_to_end.flower_processes import Deployment, Run, Simulation  # noqa: E402
 
 APP = Path(__file__).parent / "engine_app"

@@ -34,7 +34,7 @@ import numpy as np
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
-from benchmarks._common import about  # noqa: E402
+from _common import about  # noqa: E402
 from tests.end_to_end import flower_processes, nvflare_processes  # noqa: E402
 from tests.end_to_end.child_processes import HOST, command_line  # noqa: E402
 from tests.end_to_end.journals import read_journal  # noqa: E402

@@ -23,7 +23,7 @@ from rich.table import Table
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
-from benchmarks._common import write  # noqa: E402
+from _common import write  # noqa: E402
 from tests.end_to_end.flower_processes import Deployment  # noqa: E402
 
 from secureafl.server.record.entries import Event  # noqa: E402
