@@ -65,16 +65,18 @@ def interleaved(tasks: Mapping[str, Callable[[], object]], repeats: Mapping[str,
 
 def about() -> dict[str, Any]:
     """Where a result comes from: the command, the commit and the versions that made it."""
-    commit = subprocess.run(
-        ["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True, check=True
-    ).stdout.strip()
+    changed = _git("status", "--porcelain", "--untracked-files=no", "--", ".", ":!results")  # those are what is written
     return {
         "command": " ".join(["python", *sys.argv]),
-        "commit": commit,
+        "commit": _git("rev-parse", "--short", "HEAD") + ("-dirty" if changed else ""),
         "threads": MAX_THREADS,
         "machine": platform.machine(),
         "versions": {"python": platform.python_version(), "numpy": np.__version__, "numba": numba.__version__},
     }
+
+
+def _git(*arguments: str) -> str:
+    return subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
 
 
 def write(name: str, seed: int, results: Any) -> Path:
