@@ -97,3 +97,11 @@ def test_only_a_running_mean_has_first_steps_to_take_back() -> None:
     stages = dataclasses.replace(median(DIM), beginning=FirstSteps())
     with pytest.raises(SettingsError, match="only a running mean can take its first steps back"):
         Pipeline(stages)
+
+
+def test_one_who_is_too_long_as_the_third_is_shortened_and_nothing_is_taken_back() -> None:
+    server = machine()
+    send(server, "a", along(1.0, 0.1))
+    send(server, "b", along(1.0, 0.0, 0.1))
+    assert "taken_back" not in send(server, "liar", along(-30.0)).evidence
+    assert "taken_back" not in send(server, "c", along(1.0, 0.0, 0.0, 0.1)).evidence

@@ -44,9 +44,8 @@ class FirstSteps(Beginning):
         if len(self._lengths) < NUM_HEARD:
             return []
         longest = self._limit * statistics.median(self._lengths.values())
-        found = [client for client, norm in self._lengths.items() if norm > longest]
-        if arrival.client in found:  # what it sends now is shortened already
-            found.remove(arrival.client)
+        # what the sender brings now is shortened already
+        found = [client for client, norm in self._lengths.items() if norm > longest and client != arrival.client]
         self._returns = bool(found)
         if not found:
             self._end()
