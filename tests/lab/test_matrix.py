@@ -20,7 +20,6 @@ def test_all_attacks_run_against_all_defenses(tmp_path: Path) -> None:
     cells = RECIPES["matrix"].cells(rounds=30, evaluate_every=30)
     pairs = {(cell.defense, cell.attack) for cell in cells}
     assert pairs == {(defense, attack) for defense in DEFENSES for attack in ["none", *ATTACKS]}
-    # in a process of its own: Ray leaves files and processes to the end of the one it was started in
     command = [sys.executable, "-c", "from secureafl.cli import app; app()", "lab", "sweep", "matrix"]
     command += [
         "--jobs",

@@ -18,10 +18,11 @@ from secureafl.text import visible
 
 EXTRAS = {
     "flwr": "flower",
-    **dict.fromkeys(("torch", "datasets", "flwr_datasets", "matplotlib", "ray", "pyarrow", "PIL"), "lab"),
+    **dict.fromkeys(("torch", "datasets", "flwr_datasets", "matplotlib", "pyarrow", "PIL"), "lab"),
     **dict.fromkeys(("cryptography", "prometheus_client", "starlette", "uvicorn"), "ops"),
     "nvflare": "nvflare",
     "psycopg": "postgres",
+    "ray": "ray",
 }
 """What brings a package that is missing."""
 

@@ -27,7 +27,7 @@ app = typer.Typer(
 )
 console = PlainConsole()
 
-NEEDED = ("torch", "matplotlib", "ray", "pyarrow", "PIL", "threadpoolctl")
+NEEDED = ("torch", "matplotlib", "pyarrow", "PIL", "threadpoolctl")
 OUT = Path("results/lab")
 
 Out = Annotated[Path, typer.Option(help="Folder for results.")]

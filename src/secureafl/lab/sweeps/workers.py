@@ -1,4 +1,4 @@
-"""Cells in processes of their own, one core each: one after the other, or several at a time on Ray. Or in this process.
+"""Cells in processes of their own, one core each, one or several at a time. Or in this process.
 
 Numerical libraries read their number of threads when they are loaded, and sums depend on it. So workers start with one
 thread, on every machine and in every kind of sweep. In this process, which may have loaded them before, they are held
@@ -11,17 +11,16 @@ that size to the system at once, to fault them in again page by page in the next
 from __future__ import annotations
 
 import json
-import logging
 import multiprocessing
 import os
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from concurrent.futures import ProcessPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 from threadpoolctl import threadpool_limits
@@ -35,8 +34,6 @@ REPORT_SECONDS = 0.5
 SINGLE_THREADED = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
 KEEPS_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(2**30), "MALLOC_TRIM_THRESHOLD_": str(2**32)}
 """Read by glibc alone. A worker then holds as much memory as it ever needed at once."""
-RAY_MEMORY = 100 * 2**20
-"""Ray's object store: cells hand over settings and nothing else."""
 
 
 class SweepObserver(Protocol):
@@ -66,12 +63,11 @@ def run_cells(
                 f"{typed[0]} is in this process alone: save it in a module and import it from there, or leave jobs out"
             )
     with _environment({**dict.fromkeys(SINGLE_THREADED, "1"), **KEEPS_MEMORY}):
-        return (_one_by_one if jobs == 1 else _on_ray)(cells, store, jobs, run, observer)
+        return _in_workers(cells, store, jobs, run, observer)
 
 
 def work(key: str, cell: str, store: str, run: str) -> str | None:
     """One cell, in a worker. What went wrong comes back as text; how far it is stands in a file beside the result."""
-    _end_with_parent()
     directory = Path(store) / key
     try:
         settings = CellSettings.model_validate_json(cell)
@@ -120,7 +116,7 @@ def _environment(changes: Mapping[str, str]) -> Iterator[None]:
 
 
 def _end_with_parent() -> None:
-    """A worker whose driver was killed has no one to work for. Ray ends its own."""
+    """A worker whose driver was killed has no one to work for."""
     parent = multiprocessing.parent_process()
     if parent is not None:
 
@@ -172,48 +168,42 @@ def _single_threaded() -> Iterator[None]:
     torch.set_num_threads(threads)
 
 
-def _one_by_one(
+def _in_workers(
     cells: Mapping[str, CellSettings], store: Path, jobs: int, run: RunSettings, observer: SweepObserver
 ) -> dict[str, str]:
+    """Each worker is a pool of one process: one that ends abruptly takes no other cell with it."""
     failures: dict[str, str] = {}
-    for key, cell in cells.items():
-        with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
-            future = pool.submit(work, key, cell.model_dump_json(), str(store), run.model_dump_json())
-            while not wait([future], timeout=REPORT_SECONDS).done:
-                _look([key], store, observer)
-            try:
-                failure = future.result()
-            except BrokenProcessPool:
-                failure = "its process ended abruptly; the same command goes on from the last snapshot"
-        if failure is not None:
-            failures[key] = failure
-        observer.finished(key, failure)
-    return failures
-
-
-def _on_ray(
-    cells: Mapping[str, CellSettings], store: Path, jobs: int, run: RunSettings, observer: SweepObserver
-) -> dict[str, str]:
-    failures: dict[str, str] = {}
-    with _ray(jobs) as ray:
-        remote = ray.remote(num_cpus=1, max_retries=2)(work)
-        running = {
-            remote.remote(key, cell.model_dump_json(), str(store.absolute()), run.model_dump_json()): key
-            for key, cell in cells.items()
-        }
-        while running:
-            ready, _ = ray.wait(list(running), timeout=REPORT_SECONDS)
-            _look(list(running.values()), store, observer)
-            for reference in ready:
-                key = running.pop(reference)
+    waiting = list(cells.items())[::-1]
+    running: dict[Future[str | None], tuple[str, ProcessPoolExecutor]] = {}
+    with ExitStack() as stack:
+        idle = [_worker(stack) for _ in range(min(jobs, len(cells)))]
+        while waiting or running:
+            while waiting and idle:
+                (key, cell), worker = waiting.pop(), idle.pop()
+                future = worker.submit(work, key, cell.model_dump_json(), str(store), run.model_dump_json())
+                running[future] = key, worker
+            done, _ = wait(running, timeout=REPORT_SECONDS, return_when=FIRST_COMPLETED)
+            _look([key for key, _ in running.values()], store, observer)
+            for future in done:
+                key, worker = running.pop(future)
                 try:
-                    failure = ray.get(reference)
-                except ray.exceptions.RayError as error:
-                    failure = str(error)
+                    failure = future.result()
+                except BrokenProcessPool:
+                    failure = "its process ended abruptly; the same command goes on from the last snapshot"
+                    worker = _worker(stack)
+                except Exception as error:  # of the user's own code; its cause is the worker's traceback
+                    failure = str(error.__cause__ or error)
+                idle.append(worker)
                 if failure is not None:
                     failures[key] = failure
                 observer.finished(key, failure)
     return failures
+
+
+def _worker(stack: ExitStack) -> ProcessPoolExecutor:
+    """A process that starts with its first cell, and ends with the stack."""
+    context = multiprocessing.get_context("spawn")
+    return stack.enter_context(ProcessPoolExecutor(1, mp_context=context, initializer=_end_with_parent))
 
 
 def _look(keys: list[str], store: Path, observer: SweepObserver) -> None:
@@ -224,23 +214,3 @@ def _look(keys: list[str], store: Path, observer: SweepObserver) -> None:
         except FileNotFoundError:
             continue
         observer.advanced(key, CellStatus(*fields))
-
-
-@contextmanager
-def _ray(jobs: int) -> Iterator[Any]:
-    """A Ray of our own on this machine, ended with the sweep."""
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-    import ray
-
-    ray.init(
-        address="local",
-        num_cpus=jobs,
-        object_store_memory=RAY_MEMORY,
-        include_dashboard=False,
-        log_to_driver=False,
-        logging_level=logging.ERROR,
-    )
-    try:
-        yield ray
-    finally:
-        ray.shutdown()
