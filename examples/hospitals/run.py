@@ -1,6 +1,6 @@
 """Twelve hospitals on NVIDIA FLARE: whose patients does the model follow?
 
-    python run.py [--updates 600] [--out runs/hospitals] [--two]
+    python run.py [--updates 600] [--out runs/hospitals] [--only "weighted average" SecureAFL]
 
 Three jobs in NVFlare's simulator, one after the other: plain weighted averaging; SecureAFL's default with the same
 weights; and that again with every diagnosis right. Says how well each model does and how far it follows the smallest
@@ -33,14 +33,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--updates", type=int, default=600, help="end each job after so many updates")
     parser.add_argument("--out", type=Path, default=Path("runs/hospitals"), help="where records and the picture go")
-    parser.add_argument("--two", action="store_true", help="leave out the third job, in which nobody is wrong")
+    parser.add_argument("--only", nargs="+", choices=JOBS, default=list(JOBS), metavar="JOB", help="run only these")
     parser.add_argument("--job", choices=JOBS, help=argparse.SUPPRESS)
     chosen = parser.parse_args()
     if chosen.job:
         simulate(chosen.job, chosen.updates, chosen.out)
         return
     found = {}
-    for name in list(JOBS)[: 2 if chosen.two else 3]:
+    for name in chosen.only:
         place = (chosen.out / name.replace(" ", "-").replace(",", "")).resolve()
         command = [sys.executable, __file__, "--job", name, "--updates", str(chosen.updates), "--out", str(place)]
         done = subprocess.run(command, cwd=HERE, capture_output=True, text=True)

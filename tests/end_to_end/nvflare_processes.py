@@ -39,6 +39,7 @@ MARKER, SITE_MARKER = "NVFLARE_PROCESSES", "NVFLARE_PROCESSES_SITE"
 SERVER, ADMIN, ORG = "localhost", "admin@example.org", "example"
 STORES = "/tmp/nvflare/"  # where NVFlare keeps jobs and snapshots unless told otherwise
 LOGIN_SECONDS = 30.0
+COMMAND_SECONDS = 60.0  # an administrator's command has 5 otherwise, which are too few on a busy machine
 COMPLETED, ABORTED, FAILED = (f"FINISHED:{word}" for word in ("COMPLETED", "ABORTED", "EXECUTION_EXCEPTION"))
 BUILDERS = "nvflare.lighter.impl"
 
@@ -145,7 +146,9 @@ class Deployment:
     @contextlib.contextmanager
     def session(self) -> Iterator[Session]:
         """An administrator's connection."""
-        session = new_secure_session(ADMIN, str(self.kits / ADMIN), timeout=LOGIN_SECONDS)
+        session = new_secure_session(
+            ADMIN, str(self.kits / ADMIN), timeout=LOGIN_SECONDS, command_timeout=COMMAND_SECONDS
+        )
         try:
             yield session
         finally:

@@ -100,9 +100,9 @@ def test_a_flower_server_killed_ten_times_loses_nothing(tmp_path: Path) -> None:
 def crash_flower(tmp_path: Path, num_kills: int) -> None:
     run_dir, rng = tmp_path / "run", random.Random(0)
     app = Path(__file__).parent / "flower_app"
-    config: Config = {"secureafl.run-dir": str(run_dir), "secureafl.min-nodes": 4}
+    config: Config = {"secureafl.run-dir": str(run_dir), "secureafl.min-nodes": 2}
     with Deployment(tmp_path / "flower") as deployment:
-        deployment.start_nodes({index: {} for index in range(4)})
+        deployment.start_nodes({index: {} for index in range(2)})
         for _ in range(num_kills):
             before = len(arrivals(run_dir))
             deployment.submit(app, {**config, "secureafl.resume": before > 0})

@@ -20,7 +20,7 @@ from tests.lab.tiny import write_tiny_fashion
 pytestmark = pytest.mark.end_to_end
 
 ROOT = Path(__file__).parents[2]
-NUM_CELLS = 6
+NUM_CELLS = 4
 REPRODUCIBLE = (
     "settings",
     "final",
@@ -35,6 +35,7 @@ REPRODUCIBLE = (
 OPTIONS = {
     "rounds": 60,
     "jobs": 2,
+    "attack": ["none", "scaling"],
     "snapshot-rounds": 10,
     "set": ["num_clients=8", "batch_size=8", "evaluate_every=20", "malicious_fraction=0.25"],
 }
