@@ -247,6 +247,12 @@ def test_on_a_phone_nothing_is_wider_than_the_screen(page: Page, address: str) -
         page.goto(address + place)
         expect(page.locator("table.data").first).to_be_visible()
         assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    page.goto(address + "clients")
+    table = page.locator("table.data")
+    expect(table).to_be_visible()
+    box = table.bounding_box()
+    assert box is not None
+    assert box["x"] + box["width"] <= 390, "why a client was rejected is seen without scrolling"
 
 
 @pytest.fixture(scope="module")
