@@ -25,8 +25,8 @@ format: ## Format the code and apply safe lint fixes
 	ruff format
 	ruff check --fix
 
-test: ## Run the quick tests
-	$(PYTHON) -m pytest
+test: ## Run the quick tests, one at a time on each core
+	$(PYTHON) -m pytest -n auto --dist loadgroup
 
 test-ci: ## Run what CI runs: also the slow tests and those that start real processes
 	$(PYTHON) -m pytest -m "not campaign" -n 2 --dist loadgroup --durations=20 $(SIMULATIONS)
