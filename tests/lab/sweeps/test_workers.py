@@ -13,29 +13,15 @@ from secureafl.lab.sweeps.workers import run_cells
 FAILING = """
 import os
 
-from secureafl import Verdict
+from secureafl.defenses import AsyncSGD
 
 
-class Trusting:
-    def __init__(self, dim):
-        self.dim = dim
-
-    def step(self, update, model):
-        return Verdict(True, "accepted", update.delta)
-
-    def state_dict(self):
-        return {}
-
-    def load_state_dict(self, state):
-        pass
-
-
-class Raises(Trusting):
+class Raises(AsyncSGD):
     def step(self, update, model):
         raise ZeroDivisionError("in my own code")
 
 
-class Ends(Trusting):
+class Ends(AsyncSGD):
     def step(self, update, model):
         os._exit(3)
 """
@@ -60,7 +46,7 @@ def test_a_cell_that_fails_and_a_process_that_ends_cost_no_other_cell(
 ) -> None:
     (tmp_path / "failing.py").write_text(FAILING)
     monkeypatch.syspath_prepend(tmp_path)
-    names = ("failing:Ends", "failing:Raises", "failing:Trusting", "asyncsgd", "kardam")
+    names = ("failing:Ends", "failing:Raises", "asyncsgd", "kardam", "fedbuff")
     cells = {cell.cell_id(): cell for cell in (tiny_cell(tiny_source, defense=name) for name in names)}
     ends, raises, *others = cells
     store, heard = tmp_path / "cells", Heard()
