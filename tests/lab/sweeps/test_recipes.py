@@ -40,6 +40,8 @@ def test_seeds_and_changes_apply_to_every_cell() -> None:
     cells = RECIPES["alpha"].cells(range(2), rounds=200, defense_settings={"lead": 0.1})
     assert len(cells) == 2 * 55
     assert {cell.evaluate_every for cell in cells} == {10}
+    for rounds, evaluate_every in ((100, 8), (40, 8), (20, 4), (3, 1)):  # five at least, where there are as many rounds
+        assert {cell.evaluate_every for cell in RECIPES["alpha"].cells(rounds=rounds)} == {evaluate_every}
     assert {(cell.defense_settings["percentile"], cell.defense_settings["lead"]) for cell in cells} == {
         (0.4, 0.1),
         (0.5, 0.1),

@@ -137,6 +137,10 @@ ALL_LOCAL_DATA = 4096
 """A batch that is larger than any client's share of Fashion-MNIST: it uses all it has."""
 TIMED = ("asyncsgd", "zenopp", "aflguard", "secureafl")
 
+SHORTEST = 8
+"""In a table that is made shorter, so many arrivals at least lie between two evaluations, unless fewer than five
+evaluations were left: one takes as long as dozens of arrivals."""
+
 Cells = list[CellSettings]
 
 
@@ -173,7 +177,8 @@ def changed(cell: CellSettings, changes: Mapping[str, Any]) -> CellSettings:
     for key, value in changes.items():
         values[key] = {**values[key], **value} if isinstance(value, Mapping) else value
     if values["rounds"] != cell.rounds and "evaluate_every" not in changes:
-        values["evaluate_every"] = max(1, values["evaluate_every"] * values["rounds"] // cell.rounds)
+        spread = values["evaluate_every"] * values["rounds"] // cell.rounds
+        values["evaluate_every"] = max(1, spread, min(SHORTEST, values["rounds"] // 5))
     return CellSettings(**values)
 
 
