@@ -96,7 +96,7 @@ def test_bring_your_own_keeps_client_and_task_byte_for_byte() -> None:
         assert filecmp.cmp(before, after, shallow=False)
 
 
-@pytest.mark.campaign  # the tutorial runs it in simulation, and other apps run in deployments
+@pytest.mark.end_to_end
 def test_bring_your_own_in_deployment(tmp_path: Path) -> None:
     config: Config = {"secureafl.min-nodes": 2, "secureafl.stop-after-updates": 4}
     with Deployment(tmp_path / "flower") as engine:
@@ -139,7 +139,8 @@ def test_regions_below_a_top_learn_and_reject_where_the_malicious_client_is(tmp_
     third = next(place for place in range(len(heard)) if len({row.client for row in heard[: place + 1]}) == 3)
     late = [row for row in heard[third + 1 :] if row.client == malicious[1] and row is not sent[0]]
     assert late
-    assert sum(bool(row.accepted) for row in late) <= 1, "the model learns fast: its second update may be long by less"
+    passed = [row for row in late if row.accepted]
+    assert len(passed) <= 1, "the model learns fast: its second update may be long by less"
     honest = [row for row in rows["region-1"] if row.event is Event.ARRIVAL]
     assert sum(bool(row.accepted) for row in honest) > 0.8 * len(honest)
     reached = load_file(out / "top" / "model.safetensors")

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.end_to_end.child_processes import Process, ProcessFailedError, find_processes, tail
+from tests.end_to_end.child_processes import Process, ProcessFailedError, command_line, find_processes, tail
 from tests.lab.tiny import write_tiny_fashion
 
 pytestmark = pytest.mark.end_to_end
@@ -66,6 +66,11 @@ class Sweeper:
 
     def num_alive(self) -> int:
         return len(find_processes(self._marker))
+
+    def send_to_driver(self, number: signal.Signals) -> None:
+        """A signal to the command itself, and not to its workers."""
+        [driver] = [pid for pid in find_processes(self._marker) if "lab sweep" in command_line(pid)]
+        os.kill(driver, number)
 
     def kill(self) -> None:
         """SIGKILL to all, as when the power fails."""
@@ -132,11 +137,12 @@ def test_a_sweep_killed_twice_ends_like_an_undisturbed_one(sweeper: Sweeper, tmp
     assert (disturbed / "demo.parquet").read_bytes() == (calm / "demo.parquet").read_bytes()
 
 
-def test_a_lone_worker_ends_with_its_driver(sweeper: Sweeper, tmp_path: Path) -> None:
+@pytest.mark.parametrize("by", [signal.SIGKILL, signal.SIGINT])
+def test_a_worker_ends_with_its_driver(by: signal.Signals, sweeper: Sweeper, tmp_path: Path) -> None:
     process = sweeper.start(tmp_path / "out", jobs=1, rounds=100_000)
     wait_for(lambda: has_snapshot(tmp_path / "out"), process)
     assert sweeper.num_alive() > 1
-    process.kill()
+    sweeper.send_to_driver(by)
     deadline = time.monotonic() + 30.0
     while sweeper.num_alive() and time.monotonic() < deadline:
         time.sleep(0.1)

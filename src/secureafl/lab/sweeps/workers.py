@@ -19,6 +19,7 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack, contextmanager
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Protocol
 
@@ -115,16 +116,14 @@ def _environment(changes: Mapping[str, str]) -> Iterator[None]:
                 os.environ[name] = value
 
 
-def _end_with_parent() -> None:
-    """A worker whose driver was killed has no one to work for."""
-    parent = multiprocessing.parent_process()
-    if parent is not None:
+def _end_with_driver(line: Connection) -> None:
+    """A worker whose driver closed its end of the line, or was killed, has no one to work for."""
 
-        def wait_and_end() -> None:
-            parent.join()
-            os._exit(1)
+    def wait_and_end() -> None:
+        line.poll(None)
+        os._exit(1)
 
-        threading.Thread(target=wait_and_end, daemon=True).start()
+    threading.Thread(target=wait_and_end, daemon=True).start()
 
 
 def _here(cells: Mapping[str, CellSettings], store: Path, run: RunSettings, observer: SweepObserver) -> dict[str, str]:
@@ -201,9 +200,14 @@ def _in_workers(
 
 
 def _worker(stack: ExitStack) -> ProcessPoolExecutor:
-    """A process that starts with its first cell, and ends with the stack."""
+    """A process that starts with its first cell. It ends with the stack, also in the middle of a cell."""
     context = multiprocessing.get_context("spawn")
-    return stack.enter_context(ProcessPoolExecutor(1, mp_context=context, initializer=_end_with_parent))
+    line, end = context.Pipe(duplex=False)
+    stack.enter_context(line)
+    pool = ProcessPoolExecutor(1, mp_context=context, initializer=_end_with_driver, initargs=(line,))
+    stack.enter_context(pool)
+    stack.enter_context(end)  # closed first
+    return pool
 
 
 def _look(keys: list[str], store: Path, observer: SweepObserver) -> None:
