@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,8 +13,10 @@ from tests.server.record.test_run import FACTS, PROBLEM, advance, die, machine, 
 from secureafl import Reason
 from secureafl.errors import StoreError
 from secureafl.files import is_held
-from secureafl.server.record.address import Place
+from secureafl.server.record import journal
+from secureafl.server.record.address import Place, store_of
 from secureafl.server.record.entries import Event
+from secureafl.server.record.journal import Journal
 from secureafl.server.record.run import Origin, Run
 from secureafl.server.review.verify import verify
 
@@ -102,6 +105,32 @@ def test_old_rows_are_forgotten_and_the_rest_is_still_proven(place: Place) -> No
     advance(resumed, 5)
     assert state(resumed) == undisturbed(205)
     resumed.close()
+
+
+@pytest.mark.parametrize("at_row", [1, 40])
+def test_rows_that_are_forgotten_while_they_are_read_are_no_damage(
+    place: Place, at_row: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Run(machine(), settings(place, keep_rows=30), facts=FACTS)
+    advance(run, 60)
+    run.journal.commit()
+    monkeypatch.setattr(journal, "_BATCH", 5)
+    reader, met, check = store_of(place).read(), 0, Journal._check_row
+
+    def noting(checked: Journal, *row: Any) -> None:
+        nonlocal met
+        met += checked is reader
+        if checked is reader and met == at_row:
+            advance(run, 60)
+        check(checked, *row)
+
+    first = run.journal.snapshots()[-1][1]
+    monkeypatch.setattr(Journal, "_check_row", noting)
+    assert reader.check() == run.journal.head
+    assert reader.forgotten >= first
+    assert met > at_row, "while it was read"
+    reader.close()
+    run.close()
 
 
 def test_rows_are_forgotten_by_age(place: Place) -> None:

@@ -322,7 +322,7 @@ def test_a_run_that_never_began_leaves_no_objects(run_url: RunUrl, tmp_path: Pat
 
 def test_who_resumes_a_run_may_say_where_its_objects_are_and_has_to_be_right(run_url: RunUrl, tmp_path: Path) -> None:
     right, wrong = str(tmp_path / "objects"), str(tmp_path / "elsewhere")
-    record(run_url, 5, objects=right).journal.close()
+    Run(machine(), settings(run_url, objects=right), facts=FACTS).close()
     with pytest.raises(StoreError, match=f"was started with objects = '{right}', not '{wrong}': leave it out"):
         Run.resume(machine(), settings(run_url, objects=wrong), facts=FACTS)
     store = PostgresStore(replace(run_url, objects=right))

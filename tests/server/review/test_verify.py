@@ -1,19 +1,23 @@
 import json
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from tests.postgres import Tamper
+from tests.server.record.test_run import FACTS, advance, machine, settings
 from tests.server.recorded_runs import record
 
 from secureafl.errors import StoreError
 from secureafl.server.record.address import Place, store_of
 from secureafl.server.record.entries import Event
 from secureafl.server.record.journal import Journal
+from secureafl.server.record.run import Run
+from secureafl.server.record.snapshots import Snapshots
 from secureafl.server.review import verify as verifying
 from secureafl.server.review.verify import accept_loss, sign, verify, verify_signed
+from secureafl.types import Array
 
 
 @pytest.fixture
@@ -33,6 +37,24 @@ def test_a_whole_run_is_counted(recorded: Place) -> None:
     assert found.head is not None
     assert found.head.number == found.num_rows == 60 * 2 + found.num_snapshots
     assert found.num_updates == 60
+
+
+def test_a_snapshot_that_a_live_server_removes_while_it_is_read_is_no_damage(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Run(machine(), settings(place, snapshot_every=10), facts=FACTS)
+    advance(run, 10)
+    read = Snapshots.read
+
+    def late(snapshots: Snapshots, version: int, sha256: str) -> Mapping[str, Array]:
+        advance(run, 30)
+        return read(snapshots, version, sha256)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Snapshots, "read", late)
+        assert verify(place).num_snapshots == 0
+    assert verify(place).num_snapshots == 2
+    run.close()
 
 
 @pytest.mark.parametrize(

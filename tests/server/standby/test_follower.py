@@ -8,6 +8,7 @@ from tests.postgres import Tamper
 from tests.server.record.test_run import FACTS, advance, machine, settings, state, undisturbed
 
 from secureafl.errors import StoreError
+from secureafl.server.record import snapshots
 from secureafl.server.record.address import Place, RunUrl, store_of
 from secureafl.server.record.entries import Event
 from secureafl.server.record.journal import Journal
@@ -33,6 +34,13 @@ def standby_of(place: Place) -> Standby:
     return Standby(store_of(place), machine)
 
 
+def is_full(run: Run) -> bool:
+    """Whether the newest snapshot holds all of the state."""
+    [newest, *_] = run.journal.snapshots()
+    assert run._snapshots is not None
+    return run._snapshots._is_full(newest[0], newest[2])
+
+
 def state_of(standby: Standby) -> dict[str, bytes]:
     assert standby.machine is not None
     return {key: np.ascontiguousarray(value).tobytes() for key, value in standby.machine.state_dict().items()}
@@ -55,8 +63,12 @@ def test_a_standby_repeats_row_by_row_and_is_bit_for_bit_where_the_leader_is(pla
     run.close()
 
 
-def test_a_standby_begins_at_the_newest_snapshot_and_compares_its_state_with_each_later_one(place: Place) -> None:
-    run = begin(place, 12, snapshot_every=5)
+@pytest.mark.parametrize("full_every", [1, 3])
+def test_a_standby_begins_at_the_newest_snapshot_and_compares_its_state_with_each_later_one(
+    place: Place, full_every: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(snapshots, "WORTHWHILE", 1.0)  # even where all of a small state has changed
+    run = begin(place, 12, snapshot_every=5, full_snapshot_every=full_every)
     standby = standby_of(place)
     assert standby.machine is not None
     assert standby.machine.model.version == 10
@@ -64,19 +76,36 @@ def test_a_standby_begins_at_the_newest_snapshot_and_compares_its_state_with_eac
     assert standby.follow() > 0
     assert state_of(standby) == state(run)
     assert sum(1 for _ in run.journal.entries(Event.SNAPSHOT)) == 5
+    assert is_full(run) == (full_every == 1)
     standby.close()
     run.close()
 
 
-def test_another_state_at_a_snapshot_is_noticed(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = begin(place, 3)
+@pytest.mark.parametrize("full_every", [1, 3])
+def test_another_state_at_a_snapshot_is_noticed(place: Place, full_every: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(snapshots, "WORTHWHILE", 1.0)
+    run = begin(place, 3, full_snapshot_every=full_every)
+    run.snapshot()
     standby = standby_of(place)
     standby.follow()
     assert standby.machine is not None
     standby.machine._average = standby.machine._average + np.float32(1.0)  # nothing that an arrival's hash would show
     run.snapshot()
+    assert is_full(run) == (full_every == 1)
     with pytest.raises(StoreError, match="leads to another state"):
         standby.follow()
+    run.close()
+
+
+def test_a_snapshot_that_the_leader_has_removed_is_not_compared(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(snapshots, "WORTHWHILE", 1.0)
+    run = begin(place, 3, snapshot_every=5, full_snapshot_every=2, keep_snapshots=1)
+    standby = standby_of(place)
+    standby.follow()
+    advance(run, 18)
+    assert standby.follow() > 0
+    assert state_of(standby) == state(run)
+    standby.close()
     run.close()
 
 

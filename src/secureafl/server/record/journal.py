@@ -321,6 +321,21 @@ class Journal:
         return self._check_chain()
 
     def _check_chain(self) -> Head:
+        """The newest row. A live server may forget rows that are being read: what is left is then followed anew."""
+        while True:
+            first = self._first_number()
+            try:
+                return self._check_chain_once()
+            except UnreachableError:
+                raise
+            except StoreError:
+                if self._first_number() == first:
+                    raise
+
+    def _first_number(self) -> int:
+        return int(self._value("SELECT coalesce(min(number), 0) FROM log"))
+
+    def _check_chain_once(self) -> Head:
         expected = self._tables.read_head()  # first: a live server writes the log, then the head
         head, met = self._follow(expected)
         if not met:
@@ -351,7 +366,7 @@ class Journal:
         """The newest row, by way of all others, and whether one of them is the expected one."""
         facts = first_hash(self._fact_texts())
         head, begun_at = Head(0, facts), None
-        met, seconds, forgotten = head == expected, 0.0, None
+        met, seconds, forgotten = head == expected, 0.0, dict[int, str]()
         snapshots: list[tuple[int, int, str]] = []
         for row in self._rows():
             if head.number == 0 and row[0] != 1:  # the first rows were forgotten: a later row must say so
@@ -360,12 +375,13 @@ class Journal:
             head = Head(row[0], row[13])
             met = met or head == expected
             if row[4] == Event.FORGOTTEN:
-                forgotten = row[9], row[5]
+                forgotten[row[9]] = row[5]
             elif row[4] == Event.SNAPSHOT:
                 snapshots.append((row[2], row[0] - 1, row[5]))
             seconds = max(seconds, row[1])
-        if begun_at is not None and forgotten != (begun_at.number, f"{begun_at.hash.hex()} {facts.hex()}"):
-            if forgotten is not None and forgotten[1].startswith(f"{begun_at.hash.hex()} "):
+        said = "" if begun_at is None else forgotten.get(begun_at.number, "")  # later ones came while this was read
+        if begun_at is not None and said != f"{begun_at.hash.hex()} {facts.hex()}":
+            if said.startswith(f"{begun_at.hash.hex()} "):
                 raise StoreError(f"{self.where}: the facts are damaged or were changed: their hash does not match")
             raise StoreError(f"{self.where}: rows 1 to {begun_at.number} are missing, and no row says why")
         self._snapshots, self.seconds, self._checked = snapshots[::-1], seconds, head.number

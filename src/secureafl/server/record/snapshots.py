@@ -142,10 +142,12 @@ class Snapshots:
         return self._whole[version, sha256]
 
     def keep_only(self, kept: Collection[Link]) -> None:
-        """Remove every snapshot but these, each by its version and SHA-256."""
+        """Remove every snapshot but these, each by its version and SHA-256; the newest first, so that whoever reads an
+        increment finds all that it builds on, or finds it gone.
+        """
         wanted = set(kept)
         versions = {version for version, _ in wanted}
-        for name in self._files.names(f"{SNAPSHOTS}/[0-9]*.safetensors"):
+        for name in reversed(self._files.names(f"{SNAPSHOTS}/[0-9]*.safetensors")):
             version = int(PurePosixPath(name).stem.partition("-")[0])
             if version in versions:
                 if len(self._names(version)) == 1:

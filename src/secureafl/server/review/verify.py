@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from secureafl.errors import StoreError
+from secureafl.errors import StoreError, UnreachableError
 from secureafl.files import save_json
 from secureafl.server.record.address import Place, store_of
 from secureafl.server.record.chain import Head
@@ -52,12 +52,25 @@ def verify(place: Place) -> Verified:
         snapshots = Snapshots(store.files)
         if model_hash(snapshots.read_first()).hex() != journal.facts()["first model"]:
             raise StoreError(f"the run's first model in {store.files.where(SNAPSHOTS)} is not the one it began with")
-        kept = [found for found in journal.snapshots() if snapshots.has(found[0])]
-        for version, _, sha256 in kept:
-            snapshots.read(version, sha256)
+        num_snapshots = sum(_is_kept(snapshots, version, sha256) for version, _, sha256 in journal.snapshots())
     finally:
         journal.close()
-    return Verified(head, num_rows, num_updates, len(kept))
+    return Verified(head, num_rows, num_updates, num_snapshots)
+
+
+def _is_kept(snapshots: Snapshots, version: int, sha256: str) -> bool:
+    """Whether a snapshot on record is there, and whole; a live server may remove it while it is read."""
+    if not snapshots.has(version):
+        return False
+    try:
+        snapshots.read(version, sha256)
+    except UnreachableError:
+        raise
+    except StoreError:
+        if snapshots.has(version):
+            raise
+        return False
+    return True
 
 
 def accept_loss(place: Place) -> None:
