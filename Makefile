@@ -35,9 +35,7 @@ test-all: ## Run every test, also campaigns of many minutes
 	$(PYTHON) -m pytest -m ""
 
 bench: ## List the performance measurements and how to run one
-	@found=$$(find benchmarks -name '*.py' -not -name '_*' 2>/dev/null | sort); \
-	if [ -z "$$found" ]; then echo "No measurements under benchmarks/ yet."; \
-	else echo "Run one with: $(PYTHON) <file>"; printf '  %s\n' $$found; fi
+	@echo "Run one with: $(PYTHON) <file>"; printf '  %s\n' benchmarks/[!_]*.py
 
 notebooks: ## Run the notebooks and keep their new outputs
 	jupyter execute --inplace --timeout=900 examples/notebooks/*.ipynb

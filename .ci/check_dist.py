@@ -5,12 +5,15 @@ import re
 import subprocess
 import sys
 import tarfile
+import tomllib
 import zipfile
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 LEFT_OUT = ("results/lab/cells/", ".github/")  # large, or of no use without the repository
 KEPT_ANYWAY = ("PKG-INFO",)
+RELATIVE = re.compile(r'(?:\]\(|src="|srcset=")((?!https?://|#)[^)"]+)')
+"""Links of the README that only the repository can follow."""
 
 
 def tracked() -> set[str]:
@@ -33,9 +36,11 @@ def check_wheel(wheel: Path, version: str) -> list[str]:
         faults.append("the wheel lacks the licence")
     if "secureafl = secureafl.cli:app" not in archive.read(f"{info}/entry_points.txt").decode():
         faults.append("the wheel does not install the command")
-    for extra in ("flower", "nvflare", "lab", "ops", "docs", "dev"):
-        if f"Provides-Extra: {extra}" not in metadata:
+    for extra in tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]:
+        if f"Provides-Extra: {extra}\n" not in metadata:
             faults.append(f"the wheel knows no extra {extra!r}")
+    shown = metadata.partition("\n\n")[2]
+    faults += [f"the package index shows no {link}, which is of the repository" for link in RELATIVE.findall(shown)]
     return faults
 
 

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 import yaml
 
+import secureafl
+
 ROOT = Path(__file__).parents[1]
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 GITHUB = ROOT / ".github"
@@ -88,6 +90,23 @@ def test_installing_is_said_in_one_way() -> None:
         assert len(from_a_copy) <= (path.name == "README.md"), f"{path}: write pip install secureafl"
         for words in re.findall(r'pip install "secureafl\[([\w,]+)\]"', text):
             assert set(words.split(",")) <= extras, path
+
+
+def test_the_version_is_the_same_everywhere() -> None:
+    (newest, date), *_ = re.findall(r"^## (\S+) - (\S+)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    cited = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    chart = yaml.safe_load((ROOT / "deploy" / "helm" / "secureafl" / "Chart.yaml").read_text())
+    values = yaml.safe_load((ROOT / "deploy" / "helm" / "secureafl" / "values.yaml").read_text())
+    found = {newest, cited["version"], chart["version"], chart["appVersion"], values["image"]["tag"]}
+    assert found == {secureafl.__version__}
+    assert str(cited["date-released"]) == date
+
+
+def test_the_readme_says_what_each_extra_is_for() -> None:
+    table = re.search(r"^\| extra \|.*?\n\n", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)
+    assert table is not None
+    named = re.findall(r"`(\w+)`", "\n".join(line.split("|")[1] for line in table[0].splitlines() if "|" in line))
+    assert set(named) == PROJECT["optional-dependencies"].keys() - {"docs", "dev"}
 
 
 HOSTS = ("pypi" + ".org", "pytorch.org/whl", "files." + "pythonhosted", "test.pypi")

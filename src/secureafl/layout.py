@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -87,14 +88,17 @@ class Layout:
             start += entry.size
         return flat
 
-    def unflatten(self, vector: Vector) -> NamedArrays:
-        """The whole model, carried arrays included, in the original order, shapes and types; never views."""
+    def unflatten(self, vector: Vector, *, copy: bool = True) -> NamedArrays:
+        """The whole model, carried arrays included, in the original order, shapes and types.
+
+        Without `copy` the arrays may be views of the vector, for those who only read them.
+        """
         if vector.shape != (self.dim,):
             raise LayoutError(f"vector has shape {vector.shape}; this model needs ({self.dim},)")
-        arrays = {name: array.copy() for name, array in self.carried.items()}
+        arrays = {name: array.copy() if copy else array for name, array in self.carried.items()}
         start = 0
         for entry in self.entries:
-            arrays[entry.name] = vector[start : start + entry.size].reshape(entry.shape).astype(entry.dtype)
+            arrays[entry.name] = vector[start : start + entry.size].reshape(entry.shape).astype(entry.dtype, copy=copy)
             start += entry.size
         return {name: arrays[name] for name in self.names}
 
@@ -123,6 +127,11 @@ class Layout:
         for entry in self.entries:
             if (dtype := arrays[entry.name].dtype).kind not in "fiu":
                 raise LayoutError(f"array {entry.name!r} has dtype {dtype}; only real numbers are taken")
+
+
+def to_arrays(model: Any) -> NamedArrays:
+    """Named arrays from a PyTorch `state_dict` or a mapping of NumPy arrays."""
+    return {name: np.asarray(array) for name, array in dict(model).items()}
 
 
 def _listed(arrays: NamedArrays) -> str:

@@ -31,6 +31,11 @@ class Settings(BaseModel):
             found[name] = value
         return found
 
+    @classmethod
+    def recorded(cls, given: Mapping[str, Any]) -> Self:
+        """Settings as an earlier version recorded them, who took more than this one does."""
+        return cls(**given)
+
     @model_validator(mode="wrap")
     @classmethod
     def _explain(cls, data: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:

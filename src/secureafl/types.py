@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, NewType, Protocol, TypeAlias
+from typing import Any, Literal, NewType, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +21,9 @@ Array: TypeAlias = npt.NDArray[np.generic]
 
 NamedArrays: TypeAlias = dict[str, npt.NDArray[Any]]
 """A model as frameworks keep it: one array per parameter."""
+
+ClientReturns: TypeAlias = Literal["weights", "delta", "gradient"]
+"""What clients send back: the weights they ended at, the start minus those, or a gradient at the start."""
 
 StateDict: TypeAlias = dict[str, Array]
 """All that is needed to go on, bit for bit; only number arrays, so that safetensors can hold it."""

@@ -30,6 +30,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 
 from secureafl.kernels.halves import from_half, to_half
+from secureafl.kernels.vectors import TINY, without_denormals
 from secureafl.types import NamedArrays, Reason, Vector
 
 Wire: TypeAlias = Literal["float32", "bfloat16", "int8"]
@@ -37,8 +38,6 @@ Wire: TypeAlias = Literal["float32", "bfloat16", "int8"]
 
 BLOCK = 256
 LARGEST = np.float32(127)
-TINY = np.finfo(np.float32).tiny
-"""Smaller numbers are denormal: honest gradients hold a few, and a vector full of them would slow every step down."""
 
 _HEADER = struct.Struct("<4sBBHQ")
 _MAGIC = b"SAFW"
@@ -96,8 +95,7 @@ def decompress(data: bytes, dim: int) -> Vector | Reason:
     else:
         scales = np.frombuffer(data, "<f4", num_blocks, _HEADER.size).astype(np.float32)
         values = _from_int8(scales, np.frombuffer(data, np.int8, dim, end - dim), block)
-    values[np.abs(values) < TINY] = 0.0
-    return values
+    return without_denormals(values)
 
 
 class Feedback:

@@ -29,6 +29,15 @@ class Process:
                 command, env=env, cwd=cwd, stdin=subprocess.DEVNULL, stdout=sink, stderr=sink, start_new_session=True
             )
 
+    @property
+    def pid(self) -> int:
+        return self._popen.pid
+
+    @property
+    def exit_code(self) -> int | None:
+        """None as long as it lives."""
+        return self._popen.poll()
+
     def stop(self) -> None:
         """SIGTERM to the process, then SIGKILL to what is left of its group."""
         if self._popen.poll() is None:

@@ -20,7 +20,7 @@ import time
 import urllib.error
 import urllib.request
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -41,6 +41,8 @@ from tests.end_to_end.flower_keys import write_certificates, write_node_key
 Config: TypeAlias = Mapping[str, str | int | float | bool]
 
 MARKER = "FLOWER_PROCESSES"
+OF_THE_TEST_APP = ("secureafl.engines.flower.client", "numpy")
+"""What the ClientApp of `flower_app` imports, for nodes that start it warm."""
 STATUS_SECONDS = 10.0
 
 
@@ -206,8 +208,17 @@ class Deployment(Engine):
 
     connection = "deploy"
 
-    def __init__(self, directory: Path, *, tls: bool = False, env: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        tls: bool = False,
+        env: Mapping[str, str] | None = None,
+        warm: Sequence[str] | None = None,
+    ) -> None:
+        """`warm`: what SuperNodes import beforehand (`secureafl warm`); None for nodes as Flower starts them."""
         super().__init__(directory, env=env)
+        self._prefix = [] if warm is None else ["secureafl", "warm", *(f"--import={name}" for name in warm), "--"]
         self.superlink_log = directory / "superlink.log"
         self.nodes: list[Node] = []
         self._keys: dict[int, Path] = {}
@@ -263,7 +274,7 @@ class Deployment(Engine):
         os.kill(pid, signal.SIGTERM)
 
     def _launch(self, index: int, node_config: Config) -> Node:
-        command = ["flower-supernode", "--superlink", f"{HOST}:{self.port}", "--port", str(free_port())]
+        command = [*self._prefix, "flower-supernode", "--superlink", f"{HOST}:{self.port}", "--port", str(free_port())]
         command += ["--node-config", toml_pairs(node_config)] if node_config else []
         if self.tls:
             command += ["--root-certificates", str(self.ca), "--auth-supernode-private-key", str(self._key(index))]

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
-from tests.end_to_end.flower_processes import Config, Deployment
+from tests.end_to_end.flower_processes import OF_THE_TEST_APP, Config, Deployment
 from tests.end_to_end.journals import arrivals, read_journal, refused, wait_for, wait_for_arrivals, wait_for_event
 
 from secureafl.engines.signing import write_key_pair
@@ -29,7 +29,7 @@ def test_eight_nodes_two_liars_one_slow_one_killed_one_late(tls: bool, tmp_path:
         6: {"role": "slow", "delay": 20.0},
     }
     run_dir = tmp_path / "run"
-    with Deployment(tmp_path / "flower", tls=tls) as deployment:
+    with Deployment(tmp_path / "flower", tls=tls, warm=OF_THE_TEST_APP) as deployment:
         nodes = deployment.start_nodes(roles)
         config: Config = {"secureafl.run-dir": str(run_dir), "secureafl.ttl-seconds": 60.0, "delay": 1.0}
         run_id = deployment.submit(APP, {**config, "secureafl.min-nodes": 7, "secureafl.stop-after-seconds": 500.0})
@@ -58,7 +58,7 @@ def test_eight_nodes_two_liars_one_slow_one_killed_one_late(tls: bool, tmp_path:
 def test_faulty_nodes_are_on_record_and_the_run_goes_on(tmp_path: Path) -> None:
     roles = ["honest", "honest", "raise", "garbage", "exit", "late-answer"]
     run_dir = tmp_path / "run"
-    with Deployment(tmp_path / "flower") as deployment:
+    with Deployment(tmp_path / "flower", warm=OF_THE_TEST_APP) as deployment:
         configs: dict[int, Config] = {
             i: {"role": role, "delay": 300.0 if role == "late-answer" else 0.0} for i, role in enumerate(roles)
         }

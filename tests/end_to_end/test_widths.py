@@ -30,6 +30,7 @@ WHOLE_WORDS = ["changed-too-abruptly", "first-contact", "against-consensus", *Se
 NOT_TYPED = {
     "dashboard": "it serves until Ctrl-C; it prints an address and no table",
     "standby": "it follows a run in a database until its server is gone; it prints lines",
+    "warm": "it runs another command, and prints nothing of its own",
 }
 
 

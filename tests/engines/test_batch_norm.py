@@ -20,7 +20,7 @@ from secureafl.engines.flower import FlowerSettings, delta_update, run_federatio
 from secureafl.engines.flower.codec import Records
 from secureafl.engines.nvflare import NVFlareSettings
 from secureafl.engines.nvflare.codec import Messages, pack
-from secureafl.engines.updates import to_arrays
+from secureafl.layout import to_arrays
 from secureafl.server import Assignment
 from secureafl.types import Reason
 from secureafl.wire import Reply

@@ -4,7 +4,7 @@ import torch
 from flwr.app import ArrayRecord
 from torch import nn
 
-from secureafl.engines.flower.codec import to_arrays
+from secureafl.engines.flower.contents import to_arrays
 from secureafl.engines.pytorch import load_trainable, trainable_state
 from secureafl.errors import LayoutError
 

@@ -1,6 +1,7 @@
 from pathlib import Path
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from secureafl.engines.signing import KeysFile, Part, digest, read_keys, read_private_key, sign, verify, write_key_pair
 from secureafl.errors import SettingsError
@@ -33,6 +34,16 @@ def test_a_signature_holds_for_one_key_nonce_version_and_update(tmp_path: Path) 
     assert not verify(keys["a"], signature, b"nonce", 8, b"update")
     assert not verify(keys["a"], signature, b"nonce", 7, b"changed")
     assert not verify(keys["a"], b"short", b"nonce", 7, b"update")
+
+
+def test_a_client_that_signs_with_0_1_is_understood() -> None:
+    """The signature was made by 0.1.0."""
+    key = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
+    made = bytes.fromhex(
+        "4d510cd7dab9d2f4f4b67d08f5d78b84a95e9c1074defd472ef2be819d3c27c1"
+        "075d4ee733b1a0b4a3a95414ff309c45a38c5f890a62c1b6859f6ef47f3de207"
+    )
+    assert verify(key.public_key(), made, b"nonce", 7, digest(PARTS))
 
 
 def test_private_keys_are_readable_by_their_owner_only(tmp_path: Path) -> None:

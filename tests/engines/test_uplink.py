@@ -13,7 +13,8 @@ import pytest
 from secureafl import Layout, Machine, Vector
 from secureafl.defenses import AsyncSGD
 from secureafl.engines.engine_settings import EngineSettings
-from secureafl.engines.uplink import RegionFolder, Uplink
+from secureafl.engines.region_folder import RegionFolder
+from secureafl.engines.uplink import Uplink
 from secureafl.errors import FederationError, SettingsError
 from secureafl.server import Federation
 from secureafl.server.record.entries import Event
@@ -99,6 +100,7 @@ def test_a_region_follows_the_model_from_above_and_reports_where_it_came(
     region.send("a", 1, 0)
     region.send("a", 1, 0)
     assert second.result(PATIENCE)["w"].tolist() == [18, 19]
+    region.uplink.close()  # it forgets what was there before after it has reported
     assert sorted(path.name for path in region.folder.directory.iterdir()) == [
         "model-2.safetensors",
         "update-2.safetensors",

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.slow
 
 
 def test_all_attacks_run_against_all_defenses(tmp_path: Path) -> None:
-    cells = RECIPES["matrix"].cells(rounds=30, evaluate_every=30)
+    cells = RECIPES["matrix"].cells(rounds=30, evaluate_every=30, num_test=200)
     pairs = {(cell.defense, cell.attack) for cell in cells}
     assert pairs == {(defense, attack) for defense in DEFENSES for attack in ["none", *ATTACKS]}
     command = [sys.executable, "-c", "from secureafl.cli import app; app()", "lab", "sweep", "matrix"]
@@ -28,6 +28,8 @@ def test_all_attacks_run_against_all_defenses(tmp_path: Path) -> None:
         "30",
         "--set",
         "evaluate_every=30",
+        "--set",
+        "num_test=200",
         "--out",
         str(tmp_path),
     ]

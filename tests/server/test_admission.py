@@ -5,8 +5,8 @@ import numpy.typing as npt
 import pytest
 
 from secureafl import Layout, Machine, MachineSettings, Reason, SecureAFL, Vector
-from secureafl.server.admission import ClientReturns, admit
-from secureafl.types import NamedArrays
+from secureafl.server.admission import admit
+from secureafl.types import ClientReturns, NamedArrays
 
 LAYOUT = Layout.of({"w": np.zeros(2, np.float32), "b": np.zeros(1, np.float32)})
 BASE = np.array([1, 2, 3], np.float32)

@@ -131,7 +131,7 @@ def _read_flower(place: Path, table: Mapping[str, Any]) -> App:
 
     from secureafl.engines.flower import read_run_config
     from secureafl.engines.flower.app import AsyncServerApp
-    from secureafl.engines.flower.codec import to_arrays
+    from secureafl.engines.flower.contents import to_arrays
 
     config = dict(flattened(table.get("app", {}).get("config", {})))
     found = App(read_run_config(config), "-", "secureafl.resume" in config)
@@ -147,7 +147,7 @@ def _read_flower(place: Path, table: Mapping[str, Any]) -> App:
 
 def _read_job(path: Path) -> App:
     from secureafl.engines.nvflare import AsyncServer, NVFlareSettings
-    from secureafl.engines.updates import to_arrays
+    from secureafl.layout import to_arrays
 
     with _importing_from(path.parent):
         try:

@@ -333,6 +333,25 @@ def keygen(
     typer.echo(signing.write_key_pair(private))
 
 
+@app.command(context_settings={"ignore_unknown_options": True})
+def warm(
+    command: Annotated[
+        list[str], typer.Argument(metavar="-- COMMAND", help="The SuperNode's command with its options.")
+    ],
+    imports: Annotated[
+        list[str] | None,
+        typer.Option("--import", metavar="MODULE", help="What the app imports and is slow to; may be repeated."),
+    ] = None,
+) -> None:
+    """Run a Flower SuperNode whose ClientApp starts at once: what it imports is imported once, not for each message.
+
+    For example: `secureafl warm --import torch -- flower-supernode --insecure --superlink 127.0.0.1:9092`
+    """
+    from secureafl.engines.flower.warm import run_warm
+
+    raise typer.Exit(run_warm(command, imports or []))
+
+
 @app.command()
 def watch(
     run: RunArgument,

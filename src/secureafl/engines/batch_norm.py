@@ -8,7 +8,7 @@ to 1.0 - 0.7 - 0.7 = -0.4 at `server_lr = 1`. BatchNorm takes the root of it, an
 from __future__ import annotations
 
 from secureafl.layout import Layout
-from secureafl.server.admission import ClientReturns
+from secureafl.types import ClientReturns
 
 RUNNING_STATISTICS = ("running_mean", "running_var")
 MAX_NAMED = 4

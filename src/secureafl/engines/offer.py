@@ -8,8 +8,7 @@ from typing import Any, get_args
 
 from secureafl.errors import LayoutError
 from secureafl.layout import Layout
-from secureafl.server.admission import ClientReturns
-from secureafl.types import NamedArrays
+from secureafl.types import ClientReturns, NamedArrays
 from secureafl.wire import Feedback, Wire, decompress_model
 
 WIRE, RETURNS, NAMES, DTYPES = (f"secureafl-{word}" for word in ("wire", "returns", "names", "dtypes"))

@@ -14,8 +14,9 @@ from rich.console import Console
 from secureafl.defenses import Defense, Reference, Scorer
 from secureafl.engines.batch_norm import running_statistics_warning
 from secureafl.engines.engine_settings import EngineSettings
+from secureafl.engines.region_folder import RegionFolder
 from secureafl.engines.reporting import check_reporting, reporting
-from secureafl.engines.uplink import RegionFolder, Uplink
+from secureafl.engines.uplink import Uplink
 from secureafl.fitted import PlainConsole
 from secureafl.layout import Layout
 from secureafl.server import Federation, Machine, Result

@@ -22,7 +22,8 @@ from secureafl.errors import SettingsError
 from secureafl.files import create_private
 
 _LOG = logging.getLogger(__name__)
-DOMAIN = b"secureafl update v1\0"
+DOMAIN = b"secureafl answer v1\0"
+"""What a signature is for. An update was an answer in 0.1: clients that sign with 0.1 are understood."""
 
 PublicKeys: TypeAlias = Mapping[str, Ed25519PublicKey]
 """Client name -> the key its updates must be signed with."""

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
-
-import numpy as np
 
 from secureafl.engines import signing
 from secureafl.engines.engine_settings import EngineSettings
@@ -60,8 +57,3 @@ class UpdateReader:
         if key is None or not isinstance(signature, bytes):
             return False
         return signing.verify(key, signature, assignment.nonce, assignment.version, digest)
-
-
-def to_arrays(model: Any) -> NamedArrays:
-    """Named arrays from a PyTorch `state_dict` or a mapping of NumPy arrays."""
-    return {name: np.asarray(array) for name, array in dict(model).items()}

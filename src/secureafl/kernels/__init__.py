@@ -13,7 +13,18 @@ from secureafl.kernels.fused import Step, fused_step
 from secureafl.kernels.order_statistics import Rule, coordinate_median, trimmed_mean
 from secureafl.kernels.simd import BLOCK
 from secureafl.kernels.sums import FULL, Replaced, Sum, Surveyed, products_with, replace, reweigh, survey
-from secureafl.kernels.vectors import Change, Measured, change, cosine, dot, measure, moved, pair_products
+from secureafl.kernels.vectors import (
+    Change,
+    Measured,
+    change,
+    cosine,
+    dot,
+    measure,
+    moved,
+    pair_products,
+    subtracted,
+    without_denormals,
+)
 
 notice.install()
 
@@ -44,6 +55,8 @@ __all__ = [
     "reweigh",
     "row_products",
     "row_square",
+    "subtracted",
     "survey",
     "trimmed_mean",
+    "without_denormals",
 ]

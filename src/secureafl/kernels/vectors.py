@@ -15,6 +15,8 @@ from secureafl.types import Vector
 Signs = npt.NDArray[np.int8]
 
 LARGEST = np.finfo(np.float32).max
+TINY = np.finfo(np.float32).tiny
+"""Smaller numbers are denormal: honest gradients hold a few, and a vector full of them would slow every step down."""
 NOTHING: Vector = np.empty(0, np.float32)
 NO_SIGNS: Signs = np.empty(0, np.int8)
 
@@ -126,6 +128,18 @@ def moved(params: Vector, direction: Vector, server_lr: np.float32) -> Vector | 
     return out if _moved(readable(params), readable(direction), server_lr, out) else None
 
 
+def without_denormals(values: Vector) -> Vector:
+    """The same array, in which denormal numbers have become zero."""
+    _flush(values)
+    return values
+
+
+def subtracted(values: Vector, base: Vector) -> Vector:
+    """`values`, turned into base - values, in which denormal numbers have become zero."""
+    _subtract(values, readable(base))
+    return values
+
+
 def pair_products(rows: Vector) -> npt.NDArray[np.float64]:
     """(n, n) inner products of the rows (n, d)."""
     products = np.empty((len(rows), len(rows)))
@@ -193,6 +207,20 @@ def _measure(delta, base, last_delta, last_base, consensus, signs, y, s, sketch)
         if width:
             sketch[x % width] += here * np.float64(signs[x])
     return total(sums[0]), total(sums[1]), total(sums[2]), total(sums[3]), total(sums[4])
+
+
+@kernel
+def _flush(values):  # type: ignore[no-untyped-def]
+    for x in range(len(values)):
+        if abs(values[x]) < TINY:
+            values[x] = np.float32(0)
+
+
+@kernel
+def _subtract(values, base):  # type: ignore[no-untyped-def]
+    for x in range(len(values)):
+        here = base[x] - values[x]
+        values[x] = np.float32(0) if abs(here) < TINY else here
 
 
 @kernel

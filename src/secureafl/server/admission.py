@@ -6,15 +6,9 @@ exception.
 
 from __future__ import annotations
 
-from typing import Literal
-
-import numpy as np
-
+from secureafl.kernels import subtracted, without_denormals
 from secureafl.layout import Layout
-from secureafl.types import NamedArrays, Reason, Vector
-from secureafl.wire import TINY
-
-ClientReturns = Literal["weights", "delta", "gradient"]
+from secureafl.types import ClientReturns, NamedArrays, Reason, Vector
 
 
 def admit(arrays: NamedArrays, layout: Layout, base: Vector, client_returns: ClientReturns) -> Vector | Reason:
@@ -25,9 +19,7 @@ def admit(arrays: NamedArrays, layout: Layout, base: Vector, client_returns: Cli
     if reason := _misfit(arrays, layout):
         return reason
     flat = layout.flatten(arrays)
-    delta = base - flat if client_returns == "weights" else flat
-    delta[np.abs(delta) < TINY] = 0.0
-    return delta
+    return subtracted(flat, base) if client_returns == "weights" else without_denormals(flat)
 
 
 def _misfit(arrays: NamedArrays, layout: Layout) -> Reason | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import Field, model_validator
 
@@ -12,6 +12,7 @@ from secureafl.errors import SettingsError, UnknownSettingError
 from secureafl.history import RowSettings
 from secureafl.server.machine import MachineSettings
 from secureafl.server.record.run import StoreSettings
+from secureafl.types import ClientReturns
 
 
 class FederationSettings(StoreSettings, RowSettings):
@@ -21,7 +22,7 @@ class FederationSettings(StoreSettings, RowSettings):
     """Which defense judges arrivals; `secureafl defenses` lists them. `module:Name` for one of your own."""
     defense_settings: dict[str, Any] = Field(default_factory=dict)
     """The defense's own settings; `secureafl defenses NAME` lists them."""
-    client_returns: Literal["weights", "delta", "gradient"] = "weights"
+    client_returns: ClientReturns = "weights"
     """What clients send back: the weights they ended at, the start minus those, or a gradient at the start."""
     server_lr: float = Field(1.0, gt=0.0)
     """Factor on each step: 1 suits weights and deltas, a learning rate suits gradients."""

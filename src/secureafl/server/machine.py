@@ -36,6 +36,7 @@ from secureafl.defenses.base import (
     unscoped,
 )
 from secureafl.errors import SecureAFLError, SettingsError, StateError
+from secureafl.names_of_0_1 import Formerly
 from secureafl.settings import Settings
 from secureafl.types import (
     UNJUDGED,
@@ -199,6 +200,8 @@ class Machine:
         if ticket is None:
             return self._refuse_uncalled(number)
         return self._conclude(ticket, refuse(reason))
+
+    reject = Formerly("refuse")
 
     def _refuse_uncalled(self, number: int) -> Verdict:
         """An update for no open ticket: sent twice, replayed, or too late; or for a ticket that never was."""

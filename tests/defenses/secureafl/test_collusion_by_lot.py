@@ -74,6 +74,16 @@ def test_the_same_arrival_draws_the_same_lots() -> None:
     assert len({one.absent(arrival) for arrival in range(50)}) > 10
 
 
+def test_a_seed_of_the_signs_alone_leaves_the_lots_as_they_are() -> None:
+    one, other = GroupsByLot(DIM, seed=3), GroupsByLot(DIM, seed=3, sketch_seed=4)
+    np.testing.assert_array_equal(other.signs, GroupsByLot(DIM, seed=4).signs)
+    with pytest.raises(AssertionError):
+        np.testing.assert_array_equal(other.signs, one.signs)
+    other.load_state_dict(heard([2] * 6 + [9]).state_dict())
+    one.load_state_dict(other.state_dict())
+    assert [one.absent(arrival) for arrival in range(50)] == [other.absent(arrival) for arrival in range(50)]
+
+
 def test_among_a_few_nobody_is_compared() -> None:
     likeness = heard([1] * 4 + [5])
     assert likeness.num_alike(ClientId(8)) == 1

@@ -25,15 +25,24 @@ from secureafl.errors import SettingsError
         ({"estimates": False, "vouched": "a"}, "vouched = ('a',) does nothing with estimates = False"),
         ({"alike": None, "vouched": "a"}, "vouched = ('a',) does nothing without alike"),
         ({"against_consensus": None, "agreement_decay": 0.5}, "agreement_decay = 0.5 does nothing without against"),
-        ({"bucket": 3}, "bucket = 3 does nothing with aggregate = 'running_mean'"),
+        ({"bucket": 3}, "bucket = 3 does nothing with aggregate = 'running_mean', the default since 0.2"),
+        ({"bucket": 1}, "bucket = 1 does nothing with aggregate = 'running_mean'"),
+        ({"sketch_seed": 7}, "sketch_seed = 7 does nothing with aggregate = 'running_mean'"),
+        ({"aggregate": "median", "alike": None, "sketch_seed": 7}, "sketch_seed = 7 does nothing without alike"),
         ({"aggregate": "median", "steps_per_interval": 1.0}, "steps_per_interval = 1.0 does nothing with aggregate"),
         ({"filter": "accept_all", "tolerance": 5.0}, "tolerance = 5.0 does nothing with filter = 'accept_all'"),
-        ({"alike": None, "opposition": None, "agreement_decay": 0.5}, "agreement_decay = 0.5 does nothing without"),
+        (
+            {"aggregate": "median", "alike": None, "opposition": None, "agreement_decay": 0.5},
+            "agreement_decay = 0.5 does nothing without alike and opposition",
+        ),
         (
             {"aggregate": "median", "history": "all"},
             "history = 'all' keeps updates as they came, max_change shortens them",
         ),
-        ({"correction": "raw", "memory": 0}, "correction = 'raw' needs pairs to correct by: set memory to 1 or more"),
+        (
+            {"aggregate": "median", "correction": "raw", "memory": 0},
+            "correction = 'raw' needs pairs to correct by: set memory to 1 or more",
+        ),
     ],
 )
 def test_a_setting_that_would_do_nothing_is_refused(settings: dict[str, Any], complaint: str) -> None:
@@ -54,3 +63,12 @@ def test_a_setting_is_read_under_its_earlier_name() -> None:
     assert SecureAFLSettings(**earlier) == SecureAFLSettings(exclude_after=5)
     with pytest.raises(SettingsError, match="exclude_after is given twice, once under its earlier name"):
         SecureAFLSettings(**earlier, exclude_after=5)
+
+
+def test_what_0_1_recorded_is_read_without_what_changed_nothing() -> None:
+    found = SecureAFLSettings.recorded(
+        {"aggregate": "median", "memory": 5, "trim": 0.1, "alike": None, "sketch_seed": 9, "silence_after": 5}
+    )
+    assert found == SecureAFLSettings(aggregate="median", alike=None, exclude_after=5)
+    with pytest.raises(SettingsError, match="max_change shortens them"):  # this changed something: it is not left out
+        SecureAFLSettings.recorded({"aggregate": "median", "history": "all"})

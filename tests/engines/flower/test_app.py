@@ -1,5 +1,6 @@
 """The Flower adapter at the Grid seam: everything but Flower's own processes."""
 
+import shutil
 import threading
 import time
 from collections.abc import Callable
@@ -12,12 +13,16 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, Re
 from rich.console import Console
 from safetensors.numpy import load_file
 from tests.engines.flower.fake_grid import FakeGrid, Node, error, reply, trainer, weights_of
+from tests.golden.recorded import BEGUN, PROBLEM, RUNS
 
 from secureafl.engines.flower import FlowerSettings, run_federation
+from secureafl.errors import StoreError
 from secureafl.server import Federation, Result
 from secureafl.server.record.entries import Entry, Event
+from secureafl.server.record.resumption import ask_to_resume
 from secureafl.server.record.sqlite import read_journal
 from secureafl.server.review.opened import RecordedRun
+from secureafl.server.review.verify import verify
 
 MODEL = {"w": np.zeros(3, np.float32), "b": np.zeros((2, 2), np.float64)}
 QUICK: dict[str, Any] = {"discovery_seconds": 0.02, "poll_seconds": 0.001, "retry_seconds": 0.02, "num_workers": 4}
@@ -327,7 +332,7 @@ def test_a_config_for_clients_travels_with_every_dispatch(tmp_path: Path) -> Non
 
 def test_signed_answers_are_asked_for(tmp_path: Path) -> None:
     """Without the victim's key, no answer in its name is believed, not even with its own nonce and version."""
-    from secureafl.engines.flower.codec import record_digest
+    from secureafl.engines.flower.contents import record_digest
     from secureafl.engines.signing import read_private_key, sign, write_key_pair
 
     public = {node: write_key_pair(tmp_path / f"{node}.pem") for node in (1, 2)}
@@ -368,3 +373,21 @@ def test_signed_answers_are_asked_for(tmp_path: Path) -> None:
     assert outcome["2"] == {"first-contact", "bad-signature"}
     assert outcome["3"] == {"bad-signature"}  # signed, with a key that is not node 3's
     assert outcome["4"] == {"bad-signature"}  # unsigned
+
+
+def test_a_run_of_0_1_is_resumed_when_its_operator_says_so(tmp_path: Path) -> None:
+    recorded = RUNS[0]
+    run_dir = Path(shutil.copytree(recorded.folder, tmp_path / "run"))
+    app: dict[str, Any] = recorded.settings(run_dir).model_dump(
+        include={"client_returns", "server_lr", "max_staleness"}
+    )
+    ask_to_resume(run_dir)
+    grid = FakeGrid({node: trainer(1.0) for node in range(1, 4)})
+    made = FlowerSettings(**QUICK, **app, run_dir=run_dir, stop_after_updates=BEGUN + 20)
+    model = {"w": np.zeros(PROBLEM.dim, np.float32)}
+    with pytest.raises(StoreError, match=r"defense_settings\.aggregate = 'median', not 'running_mean'"):
+        run_federation(grid, model, made, console=Console(quiet=True))  # type: ignore[arg-type]
+    as_0_1 = made.model_copy(update={"defense_settings": {"aggregate": "median"}})
+    result = run_federation(grid, model, as_0_1, console=Console(quiet=True))  # type: ignore[arg-type]
+    assert result.version == BEGUN + 20
+    assert verify(run_dir).head is not None

@@ -11,7 +11,8 @@ from tests.support import Quadratic
 
 from secureafl import Layout, Machine, Reason
 from secureafl.engines.flower import FlowerSettings
-from secureafl.engines.flower.codec import Records, compressed_record, reported
+from secureafl.engines.flower.codec import Records, reported
+from secureafl.engines.flower.contents import compressed_record
 from secureafl.server import Federation, FederationSettings
 from secureafl.server.record.entries import Event
 from secureafl.wire import compress

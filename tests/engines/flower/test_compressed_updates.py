@@ -11,7 +11,7 @@ from rich.console import Console
 from tests.engines.flower.fake_grid import FakeGrid, Node, answer, error, reply, weights_of
 
 from secureafl.engines.flower import FlowerSettings, compress_updates, run_federation, sign_updates
-from secureafl.engines.flower.codec import BFLOAT16, COMPRESSED, compressed_record
+from secureafl.engines.flower.contents import BFLOAT16, COMPRESSED, compressed_record
 from secureafl.engines.signing import write_key_pair
 from secureafl.errors import SettingsError
 from secureafl.server import Result

@@ -37,6 +37,7 @@ from secureafl.defenses.secureafl.pipeline import Pipeline
 from secureafl.defenses.secureafl.stages import Arrival, Budget, Combiner, Estimator, Judge, Limit, Stages, Votes
 from secureafl.defenses.secureafl.votes import RejectedInARow
 from secureafl.history import RowSettings
+from secureafl.names_of_0_1 import Formerly
 from secureafl.types import ClientId, Vector
 
 
@@ -110,6 +111,8 @@ class SecureAFL(Pipeline):
         stages = build_stages(dim, settings, server_lr=server_lr, seed=seed, history_path=history_path, rows=rows)
         super().__init__(stages)
         self.settings = settings
+
+    silent = Formerly("excluded()")
 
     @classmethod
     def paper(cls, dim: int, *, server_lr: float = 1.0) -> SecureAFL:

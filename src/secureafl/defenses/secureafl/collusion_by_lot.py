@@ -40,18 +40,21 @@ from secureafl.types import Array, ClientId, StateDict, Vector
 class GroupsByLot(Votes):
     """Every client's average sketch, and how many others have one like it. Counted anew every n updates.
 
-    limit  cosine above which two clients are alike
-    decay  weight left of a client's average after its next update
-    seed   of the signs and of the lots: secret, or who knows it can hide and can tell when it will vote
+    limit        cosine above which two clients are alike
+    decay        weight left of a client's average after its next update
+    seed         of the signs and of the lots: secret, or who knows it can hide and can tell when it will vote
+    sketch_seed  of the signs, where it is another: 0.1 had one for the signs alone
     """
 
     name = "groups"
 
-    def __init__(self, dim: int, limit: float = 0.5, decay: float = 0.9, seed: int = 0) -> None:
+    def __init__(
+        self, dim: int, limit: float = 0.5, decay: float = 0.9, seed: int = 0, sketch_seed: int | None = None
+    ) -> None:
         self._limit = limit
         self._decay = decay
         self._seed = seed
-        self.signs = draw_signs(dim, seed)
+        self.signs = draw_signs(dim, seed if sketch_seed is None else sketch_seed)
         self._sketches: dict[ClientId, Vector] = {}
         self._counts: dict[ClientId, int] = {}
         self._know({})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
@@ -30,6 +30,7 @@ from secureafl.settings import Settings
 _OF_VOTES = (
     "opposition",
     "alike",
+    "sketch_seed",
     "agreement_decay",
     "exclude_after",
     "lead",
@@ -37,7 +38,7 @@ _OF_VOTES = (
     "bucket",
     "trim",
 )
-_OF_EVERYONE = ("opposition", "bucket", "correction", "history", "threads")
+_OF_EVERYONE = ("opposition", "bucket", "correction", "history", "threads", "sketch_seed")
 _OF_RUNNING_MEAN = (
     "too_long",
     "against_consensus",
@@ -105,6 +106,9 @@ class SecureAFLSettings(Settings):
     """Two clients are alike if the cosine between the averages of their updates is above this. If a group of alike
     clients is larger than usual, its votes count less: with `running_mean` each weighs less, otherwise some are left
     out, drawn by lot at every step. None for no such limit. [P: None]"""
+    sketch_seed: int | None = Field(None, ge=0)
+    """Seed of the signs by which `alike` compares clients, for a run that 0.1 began with one. None for the run's secret
+    seed, which is drawn when a run begins. Not for `running_mean`. [A]"""
     agreement_decay: float = Field(0.9, ge=0.0, lt=1.0)
     """Weight left of a client's average after its next update, where `opposition` and `alike` look at averages. [A]"""
     exclude_after: int | None = Field(3, ge=1)
@@ -185,15 +189,17 @@ class SecureAFLSettings(Settings):
         """The published algorithm. Estimates are clipped, and only usable pairs are kept, as always."""
         return cls(**{**PAPER, **changes})
 
+    @classmethod
+    def recorded(cls, given: Mapping[str, Any]) -> Self:
+        own = cls.renamed(given)
+        while (idle := next(cls.model_construct(**own)._idle_settings(), None)) is not None:
+            del own[idle[0]]  # 0.1 took it; it changed nothing
+        return cls(**own)
+
     @model_validator(mode="after")
     def _nothing_idles(self) -> SecureAFLSettings:
-        for because, names in self._idle():
-            for name in names:
-                usual = type(self).model_fields[name].get_default(call_default_factory=True)
-                if getattr(self, name) not in (usual, PAPER.get(name)):
-                    raise SettingsError(
-                        f"{name} = {getattr(self, name)!r} does nothing {because}: leave one of them out"
-                    )
+        for name, because in self._idle_settings():
+            raise SettingsError(f"{name} = {getattr(self, name)!r} does nothing {because}: leave one of them out")
         if self.history == "all" and self.max_change is not None:
             raise SettingsError("history = 'all' keeps updates as they came, max_change shortens them: set one to None")
         if self.history_dtype == "bfloat16" and not self.keeps_rows:
@@ -208,6 +214,19 @@ class SecureAFLSettings(Settings):
     def keeps_rows(self) -> bool:
         """Whether a row is kept of each client, which an arrival of its own reads alone."""
         return self.aggregate == "running_mean" and self.estimates
+
+    def _idle_settings(self) -> Iterator[tuple[str, str]]:
+        """Settings that were given, change nothing beside the others, and why.
+
+        The paper's values are let pass for compositions that read everyone, so that `PAPER` can be changed in parts.
+        """
+        for because, names in self._idle():
+            for name in names:
+                usual = [type(self).model_fields[name].get_default(call_default_factory=True)]
+                if name in PAPER and self.aggregate != "running_mean":
+                    usual.append(PAPER[name])
+                if getattr(self, name) not in usual:
+                    yield name, because
 
     def _idle(self) -> Iterator[tuple[str, tuple[str, ...]]]:
         """Settings that change nothing, given others, and why."""
@@ -224,7 +243,7 @@ class SecureAFLSettings(Settings):
         if self.filter != "lipschitz":
             yield f"with filter = {self.filter!r}", ("percentile", "tolerance", "warmup_rounds", "too_long")
         if self.aggregate == "running_mean":
-            yield "with aggregate = 'running_mean'", _OF_EVERYONE
+            yield "with aggregate = 'running_mean', the default since 0.2 (it was 'median')", _OF_EVERYONE
         else:
             yield f"with aggregate = {self.aggregate!r}", _OF_RUNNING_MEAN
         if self.max_change is None:
@@ -236,7 +255,7 @@ class SecureAFLSettings(Settings):
         if self.alike is None and self.opposition is None:
             yield "without alike and opposition", ("agreement_decay",)
         if self.alike is None:
-            yield "without alike", ("vouched",)
+            yield "without alike", ("vouched", "sketch_seed")
 
 
 PAPER: Mapping[str, Any] = {
@@ -289,7 +308,7 @@ def build_stages(
     if settings.exclude_after is not None:
         votes.append(RejectedInARow(settings.exclude_after))
     if settings.alike is not None:
-        votes.append(GroupsByLot(dim, settings.alike, settings.agreement_decay, seed))
+        votes.append(GroupsByLot(dim, settings.alike, settings.agreement_decay, seed, settings.sketch_seed))
     length, change = _limits(settings, per_client=False)
     return Stages(
         judges=tuple(judges),

@@ -293,6 +293,7 @@ class OverSender:
             param_change=0.0 if row is None else sketch_distance(found.base_sketch, row.base_sketch),
             agreement=self._cosine(found.square, found.consensus),
             sketch=found.sketch / np.float32(norm) if norm > 0.0 else None,
+            curvature=None if row is None else _curvature(found, row),
         )
         return arrival, found
 
@@ -300,9 +301,9 @@ class OverSender:
         """What judges see: as much of the update as its length allows, because its sender's last one was shortened too.
         A client whose updates are always longer than is usual does not change abruptly.
         """
-        row = self._mean.rows.read(arrival.client)
         if arrival.norm <= longest or longest == 0.0:
-            return arrival if row is None else replace(arrival, curvature=_curvature(measured, row))
+            return arrival
+        row = self._mean.rows.read(arrival.client)
         share = longest / arrival.norm
         if row is None:
             return replace(arrival, excess=1.0 / share)

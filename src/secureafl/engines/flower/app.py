@@ -19,7 +19,8 @@ from rich.console import Console
 from secureafl.defenses import Defense, Reference, Scorer
 from secureafl.engines.flower.app_settings import FlowerSettings, read_run_config
 from secureafl.engines.flower.carrier import Nodes
-from secureafl.engines.flower.codec import Records, to_arrays
+from secureafl.engines.flower.codec import Records
+from secureafl.engines.flower.contents import to_arrays
 from secureafl.engines.flower.plain_errors import plain_errors
 from secureafl.engines.running import conduct
 from secureafl.engines.sessions import SessionPool

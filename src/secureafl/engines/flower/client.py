@@ -17,7 +17,7 @@ from typing import Any
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, MetricRecordValues, RecordDict
 
 from secureafl.engines import signing
-from secureafl.engines.flower.codec import (
+from secureafl.engines.flower.contents import (
     ARRAYS,
     CONFIG,
     NONCE,
@@ -27,11 +27,9 @@ from secureafl.engines.flower.codec import (
     record_digest,
     to_arrays,
 )
-from secureafl.engines.offer import Offer
-from secureafl.engines.uplink import RegionFolder
+from secureafl.engines.region_folder import RegionFolder
 from secureafl.errors import SettingsError
 from secureafl.types import Vector
-from secureafl.wire import Feedback
 
 KEY_SETTING = "secureafl-key"
 """Entry of a SuperNode's `--node-config` that names its signing key's file."""
@@ -92,6 +90,9 @@ def compress_updates(message: Message, context: Context, call_next: Callable[[Me
     What rounding takes from an update is kept in the node's state and added to the next one. With a server that offers
     nothing, all stays as it is. It goes behind `sign_updates`, which signs what is sent.
     """
+    from secureafl.engines.offer import Offer  # its kernels take time to import, which other clients need not wait for
+    from secureafl.wire import Feedback
+
     config = message.content.config_records.get(CONFIG, ConfigRecord())
     if (offer := Offer.read(config)) is None:
         return call_next(message, context)

@@ -1,34 +1,33 @@
-"""Models and updates as Flower carries them.
+"""Assignments and updates as Flower carries them: the server's end.
 
-A dispatch looks like Flower's own strategies make it: arrays under "arrays", a config under "config". An update is
-whatever a ClientApp returns: one `ArrayRecord`; the rest is ignored, but for the signature and for what a client says
-of its privacy. A compressed update is a record of one array, of a type of its own; so is each compressed array of a
-model. Who does not know these types cannot take their bytes for numbers.
+An update is whatever a ClientApp returns: one `ArrayRecord`; the rest is ignored, but for the signature and for what a
+client says of its privacy.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 from flwr.app import Array, ArrayRecord, ConfigRecord, ConfigRecordValues, Message, MessageType, RecordDict
 
-from secureafl.engines import signing, updates
 from secureafl.engines.engine_settings import EngineSettings
+from secureafl.engines.flower.contents import (
+    ARRAYS,
+    COMPRESSED,
+    CONFIG,
+    NONCE,
+    SIGNATURE,
+    VERSION,
+    bfloat16,
+    record_digest,
+)
 from secureafl.engines.offer import Offer
 from secureafl.engines.updates import UpdateReader
 from secureafl.layout import Layout
 from secureafl.privacy import read_report
 from secureafl.server import Assignment
-from secureafl.types import NamedArrays, Reason
+from secureafl.types import Reason
 from secureafl.wire import Reply, compress_model
-
-ARRAYS, CONFIG = "arrays", "config"
-NONCE, VERSION, SIGNATURE = "secureafl-nonce", "server-round", "secureafl-signature"
-COMPRESSED, BFLOAT16 = "secureafl.compressed", "secureafl.bfloat16"
-"""Types of arrays: a whole update, and an array of a model."""
 
 
 class Records:
@@ -48,10 +47,10 @@ class Records:
 
     def encode(self, assignment: Assignment, node_id: int, ttl: float, *, compressed: bool = False) -> Message:
         """The dispatch for one node; `compressed` if it has shown that it can read that."""
-        model = self._layout.unflatten(assignment.params)
+        model = self._layout.unflatten(assignment.params, copy=False)
         sent = compress_model(model) if compressed else model
         arrays = {
-            name: Array(array) if array is model[name] else _bfloat16(array)  # those it compressed are new
+            name: Array(array) if array is model[name] else bfloat16(array)  # those it compressed are new
             for name, array in sent.items()
         }
         config = {**self._train_config, VERSION: assignment.version, NONCE: assignment.nonce}
@@ -85,40 +84,13 @@ def reported(reply: Message) -> dict[str, float]:
         return {}
 
 
-def compressed_record(compressed: bytes) -> ArrayRecord:
-    """A compressed update as it travels."""
-    return ArrayRecord({COMPRESSED: Array("uint8", (len(compressed),), COMPRESSED, compressed)})
-
-
 def _compressed(record: ArrayRecord) -> bytes | None:
     """The bytes of a compressed update; None if this is one in named arrays."""
     arrays = list(record.values())
     return arrays[0].data if len(arrays) == 1 and arrays[0].stype == COMPRESSED else None
 
 
-def _bfloat16(array: npt.NDArray[Any]) -> Array:
-    return Array("bfloat16", array.shape, BFLOAT16, array.tobytes())
-
-
-def _to_numpy(array: Array) -> npt.NDArray[Any]:
-    if array.stype == BFLOAT16:
-        return np.frombuffer(array.data, np.uint16).reshape(tuple(array.shape))
-    return array.numpy()
-
-
 def _signature(reply: Message) -> object:
     """The one signature in an update, or None."""
     found = [config[SIGNATURE] for config in reply.content.config_records.values() if SIGNATURE in config]
     return found[0] if len(found) == 1 else None
-
-
-def record_digest(record: ArrayRecord) -> bytes:
-    """What a signature covers of the arrays."""
-    return signing.digest((name, array.dtype, tuple(array.shape), array.data) for name, array in record.items())
-
-
-def to_arrays(model: Any) -> NamedArrays:
-    """Named arrays from a Flower `ArrayRecord`, a PyTorch `state_dict` or a mapping of NumPy arrays."""
-    if isinstance(model, ArrayRecord):
-        return {name: _to_numpy(array) for name, array in model.items()}
-    return updates.to_arrays(model)

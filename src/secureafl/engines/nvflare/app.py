@@ -21,8 +21,7 @@ from secureafl.engines.nvflare.collab import Context, Proxy, current_context, ma
 from secureafl.engines.nvflare.functions import load_function
 from secureafl.engines.running import conduct
 from secureafl.engines.sessions import Pace, SessionPool
-from secureafl.engines.updates import to_arrays
-from secureafl.layout import Layout
+from secureafl.layout import Layout, to_arrays
 from secureafl.server import Federation, Result
 from secureafl.server.live.evaluation import Evaluate
 

@@ -31,7 +31,7 @@ from secureafl.engines.nvflare.codec import (
 from secureafl.engines.nvflare.collab import current_context, publish
 from secureafl.engines.nvflare.functions import load_function
 from secureafl.engines.offer import Offer
-from secureafl.engines.updates import to_arrays
+from secureafl.layout import to_arrays
 from secureafl.types import NamedArrays
 from secureafl.wire import Feedback
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, TypeAlias
 
+import numpy as np
 from safetensors.numpy import load, save
 
 from secureafl.engines import signing
@@ -36,7 +37,7 @@ class Messages:
 
     def encode(self, assignment: Assignment, *, compressed: bool = False) -> Message:
         """The dispatch to one client; `compressed` if it has shown that it can read that."""
-        model = self._layout.unflatten(assignment.params)
+        model = self._layout.unflatten(assignment.params, copy=False)
         return {
             ARRAYS: pack(compress_model(model) if compressed else model),
             CONFIG: self._train_config,
@@ -73,7 +74,7 @@ def reported(reply: object) -> dict[str, float]:
 
 def pack(arrays: NamedArrays) -> bytes:
     """Named arrays as safetensors."""
-    return save({name: array.copy(order="C") for name, array in arrays.items()})
+    return save({name: np.asarray(array, order="C") for name, array in arrays.items()})
 
 
 def data_digest(data: bytes, kind: str = ARRAYS) -> bytes:

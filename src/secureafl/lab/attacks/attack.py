@@ -20,6 +20,7 @@ from secureafl.defenses import SecureAFL
 from secureafl.errors import SettingsError
 from secureafl.lab.arrays import Images, Labels
 from secureafl.layout import Layout
+from secureafl.names_of_0_1 import Formerly
 from secureafl.types import Array, ClientId, Model, StateDict, Vector, Verdict
 
 Float: TypeAlias = npt.NDArray[np.float64]
@@ -86,6 +87,7 @@ class View:
     """Loss and gradients."""
     updates: Mapping[ClientId, Vector]
     """The last update of every client heard of, malicious ones included."""
+    uploads = Formerly("updates")
     malicious: frozenset[ClientId]
     """Who else is in it, under all their names; `client` is one of them."""
     shadow: SecureAFL

@@ -81,7 +81,12 @@ OF_LOCAL_TRAINING = ("local_steps", "local_lr")
 OF_PRIVACY = ("epsilon", "sample_norm")
 """The same of clients that add noise for their privacy."""
 
-OFF_BY_DEFAULT: Mapping[str, Any] = {"max_votes": 1000, "max_seats": None, "sketch_dtype": "float32"}
+OFF_BY_DEFAULT: Mapping[str, Any] = {
+    "max_votes": 1000,
+    "max_seats": None,
+    "sketch_dtype": "float32",
+    "sketch_seed": None,
+}
 """The same of a defense's settings, while they have these values."""
 
 

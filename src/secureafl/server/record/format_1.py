@@ -5,13 +5,14 @@ They are read as they are. A server that goes on with one first turns it into th
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import zlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from secureafl.defenses import DEFENSES
-from secureafl.errors import StoreError
+from secureafl.errors import SettingsError, StoreError
 from secureafl.server.record.chain import Head, row_hash
 from secureafl.server.record.entries import Event
 from secureafl.server.record.journal import Journal
@@ -53,14 +54,14 @@ class OldJournal(Journal):
 
 
 def upgraded(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """The facts of such a run, as the present format states them."""
+    """The facts of such a run, as the present format states them: 0.1 stated what was set, not what was in force."""
     own = dict(facts.get("defense_settings", {}))
-    seed = own.pop("sketch_seed", 0)
     if facts.get("defense") == "secureafl" and own.get("estimates", True):
         own.setdefault("aggregate", "median")  # the default of 0.1
     if (entry := DEFENSES.get(str(facts.get("defense")))) is not None:
-        own = entry.settings(**own).model_dump(mode="json")  # 0.1 stated what was set, not what was in force
-    return {**facts, "defense_settings": own, "seed": seed, "count_refused": True}
+        with contextlib.suppress(SettingsError):  # such settings are shown; who would judge by them is told why not
+            own = entry.settings.recorded(own).model_dump(mode="json")
+    return {**facts, "defense_settings": own, "seed": 0, "count_refused": True}
 
 
 def chained(database: Any, suffix: str, head: Head) -> Iterator[tuple[Row, bytes | None]]:

@@ -110,11 +110,7 @@ class Origin:
     @classmethod
     def on_record(cls, run_dir: Place | None) -> Origin:
         """That of the run that is kept there."""
-        journal = _to_resume(run_dir, None if run_dir is None else store_of(run_dir)).read()
-        try:
-            facts = journal.facts()
-        finally:
-            journal.close()
+        facts = _facts_of(_to_resume(run_dir, None if run_dir is None else store_of(run_dir)))
         return cls(facts.get("seed", 0), facts.get("count_refused", False))
 
 
@@ -165,12 +161,12 @@ class Run:
         run = cls.__new__(cls)
         run._set_up(machine, settings, clock, store)
         try:
+            now = run._facts(facts)
+            if repeated is not None:
+                del now["first model"]  # the machine is past it
+            run._compare(_facts_of(store), now)  # before it is opened, which turns a run of 0.1 into the present format
             run.journal = store.open(known=repeated)
             try:
-                now = run._facts(facts)
-                if repeated is not None:
-                    del now["first model"]  # the machine is past it
-                run._compare(now)
                 run._restore(repeated)
                 resumed(store)
             except BaseException:
@@ -215,14 +211,20 @@ class Run:
             found["memory"] = dataclasses.asdict(memory)
         return dict(json.loads(json.dumps(found)))
 
-    def _compare(self, facts: Mapping[str, object]) -> None:
+    def _compare(self, begun: Mapping[str, Any], facts: Mapping[str, object]) -> None:
         """Raise if the run was begun under other facts; what an older version did not state is not compared."""
-        stated = in_todays_names(self.journal.facts())
+        stated = in_todays_names(begun)
         for name in sorted((facts.keys() & stated.keys()) - MAY_DIFFER):
             for part, (then, now) in _differences(name, stated[name], facts[name]).items():
-                shown = "" if name == "seed" else f" = {then!r}, not {now!r}"
-                other = "another " if name == "seed" else ""
-                raise StoreError(f"{self.settings.run_dir} was started with {other}{part}{shown}")
+                unsaid = name in {"seed", "first model"}  # a secret, and a hash
+                shown = f"another {part}" if unsaid else f"{part} = {then!r}, not {now!r}"
+                of_0_1 = name == "first model" and "package" not in stated
+                hint = (
+                    "; 0.1 judged integer arrays too: its runs of models that have some are not resumed"
+                    if of_0_1
+                    else ""
+                )
+                raise StoreError(f"{self.settings.run_dir} was started with {shown}{hint}")
 
     def _require_rows(self) -> None:
         """Raise if rows could not be read or written before: the state is of no use then, and only a resume helps."""
@@ -456,6 +458,15 @@ def recorded_delta(entry: Entry, dim: int, where: str) -> Vector:
             " version of secureafl"
         )
     return delta
+
+
+def _facts_of(store: Store) -> dict[str, Any]:
+    """What is on record of how the run began."""
+    journal = store.read()
+    try:
+        return journal.facts()
+    finally:
+        journal.close()
 
 
 def _to_resume(place: Place | None, store: Store | None) -> Store:

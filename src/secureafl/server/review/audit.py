@@ -158,7 +158,7 @@ def explain(entry: Entry, names: ClientNames = ClientNames()) -> list[str]:
     client = names.shown_with_id(entry.client)
     lines = [
         f"Arrival {entry.version}: client {client} sent an update for version {entry.base} of the model,"
-        f" {entry.seconds:.1f} s into the run; {told.get('staleness', '?')} other arrivals came in between.",
+        f" {entry.seconds:.1f} s into the run; {entry.version - (entry.base or 0)} other arrivals came in between.",
         _VERDICTS.get(entry.reason, "The defense's word for it: {reason}.").format(
             reason=one_line(entry.reason), **{name: told.get(name, "?") for name in _NAMES}
         ),
