@@ -78,6 +78,12 @@ class PostgresServer:
         """A connection to one of its databases, in autocommit mode."""
         return psycopg.connect(f"postgresql://{USER}@127.0.0.1:{self.port}/{database}", autocommit=True)
 
+    def tune(self, name: str, value: str) -> None:
+        """Give one of its settings another value, while it runs."""
+        with self.connect() as database:
+            database.execute(f"ALTER SYSTEM SET {name} = '{value}'")
+            database.execute("SELECT pg_reload_conf()")
+
     @property
     def said(self) -> str:
         """Its log."""

@@ -22,7 +22,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -291,20 +291,29 @@ def disturb(postgres: PostgresServer, run: str, counts: dict[str, int], seed: in
         return found.conclude()
 
 
-def summary(outcome: Outcome, seed: int, load: int) -> dict[str, Any]:
+def commit() -> str:
+    """What was run."""
     said = subprocess.run(["git", "describe", "--always", "--dirty", "--abbrev=7"], capture_output=True, text=True)
-    spread = {
+    return said.stdout.strip()
+
+
+def spread(seconds: Mapping[str, Sequence[float]]) -> dict[str, dict[str, float]]:
+    """How long it took, by kind of disturbance."""
+    return {
         kind: {"count": len(some), "median": round(statistics.median(some), 3), "worst": round(max(some), 3)}
-        for kind, some in {**outcome.seconds, "all": outcome.all_seconds}.items()
+        for kind, some in seconds.items()
     }
+
+
+def summary(outcome: Outcome, seed: int, load: int) -> dict[str, Any]:
     return {
         "command": "python -m tests.end_to_end.failover --killed N --stopped N --cut N --load N --out FILE",
-        "commit": said.stdout.strip(),
+        "commit": commit(),
         "seed": seed,
         "lease seconds": LEASE_SECONDS,
         "arrivals between disturbances, at least": load,
         "parameters": failover_worker.PROBLEM.dim,
-        "seconds without a leader": spread,
+        "seconds without a leader": spread({**outcome.seconds, "all": outcome.all_seconds}),
         "acknowledged arrivals": outcome.num_acknowledged,
         "of these lost": outcome.num_lost,
         "rows": outcome.num_rows,

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from safetensors.numpy import load_file
-from tests.end_to_end.flower_processes import Config, Deployment
+from tests.end_to_end.flower_processes import OF_THE_TEST_APP, Config, Deployment
 from tests.end_to_end.journals import read_journal
 
 from secureafl.server.record.entries import Entry, Event
@@ -101,7 +101,7 @@ def crash_flower(tmp_path: Path, num_kills: int) -> None:
     run_dir, rng = tmp_path / "run", random.Random(0)
     app = Path(__file__).parent / "flower_app"
     config: Config = {"secureafl.run-dir": str(run_dir), "secureafl.min-nodes": 2}
-    with Deployment(tmp_path / "flower") as deployment:
+    with Deployment(tmp_path / "flower", warm=OF_THE_TEST_APP) as deployment:
         deployment.start_nodes({index: {} for index in range(2)})
         for _ in range(num_kills):
             before = len(arrivals(run_dir))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from tests.end_to_end.child_processes import HOST, free_port
-from tests.end_to_end.flower_processes import Config, Deployment
+from tests.end_to_end.flower_processes import OF_THE_TEST_APP, Config, Deployment
 from tests.end_to_end.journals import read_journal
 from tests.scrapes import scrape
 
@@ -29,7 +29,7 @@ def test_counters_are_the_journals_rows_while_updates_arrive(tmp_path: Path) -> 
         3: {"role": "raise"},
     }
     scrapes: list[dict[str, float]] = []
-    with Deployment(tmp_path / "flower") as deployment:
+    with Deployment(tmp_path / "flower", warm=OF_THE_TEST_APP) as deployment:
         deployment.start_nodes(roles)
         config: Config = {
             "secureafl.run-dir": str(run_dir),

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from tests.end_to_end import nvflare_processes
 from tests.end_to_end.child_processes import Process, tail
-from tests.end_to_end.flower_processes import Config, Deployment, toml_pairs
+from tests.end_to_end.flower_processes import OF_THE_TEST_APP, Config, Deployment, toml_pairs
 from tests.end_to_end.test_nvflare_deployment import recipe
 from tests.postgres import PostgresServer
 
@@ -82,7 +82,7 @@ def test_a_flower_federation_goes_on_by_itself_when_its_server_is_killed(
         "secureafl.lease-seconds": LEASE_SECONDS,
         "delay": 0.2,
     }
-    with Deployment(tmp_path / "flower") as deployment:
+    with Deployment(tmp_path / "flower", warm=OF_THE_TEST_APP) as deployment:
         resumed = toml_pairs({**config, "secureafl.resume": True})
         command = ["flwr", "run", str(app), deployment.connection, "--run-config", resumed]
         deployment.start_nodes({index: {} for index in range(2)})
