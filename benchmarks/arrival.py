@@ -10,18 +10,17 @@ large federations are warm soon. On a shared machine only ratios mean something.
 
 from __future__ import annotations
 
-import argparse
 import time
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from _common import write
-from rich.console import Console
-from rich.table import Table
+from _common import Table, main
 
 from secureafl import ClientId, Machine, MachineSettings, Vector
 from secureafl.defenses import build_defense
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 SEED = 0
 SERVER_LR = 1e-6  # the model hardly moves: what is measured is the work, and nobody is to be rejected
@@ -49,20 +48,18 @@ class Federation:
         self.n, self.arrivals = n, 0
         self.clients = [self.machine.enrol(f"client-{k}") for k in range(n)]
 
-    def arrive(self, deltas: list[Vector], count: int) -> tuple[float, list[float]]:
-        """CPU seconds of so many arrivals together, and how long each took by the clock."""
-        elapsed, began = [], time.process_time()
+    def arrive(self, deltas: list[Vector], count: int) -> float:
+        """CPU seconds of so many arrivals together."""
+        began = time.process_time()
         for _ in range(count):
-            start = time.perf_counter()
             client: ClientId = self.clients[self.arrivals % self.n]
             self.machine.receive(self.machine.issue(client).number, deltas[self.arrivals % len(deltas)])
             self.arrivals += 1
-            elapsed.append(time.perf_counter() - start)
-        return time.process_time() - began, elapsed
+        return time.process_time() - began
 
 
-def measure(n: int, d: int) -> dict[str, Any]:
-    block, arrivals = max(1, min(100, 20_000_000 // d)), min(20_000, 700_000_000 // d)
+def measure_one(n: int, d: int, most: int) -> dict[str, Any]:
+    block, arrivals = max(1, min(100, 20_000_000 // d)), min(most, 700_000_000 // d)
     noise = np.random.default_rng(SEED).standard_normal((7 if d < 10_000_000 else 2, d), dtype=np.float32)
     start = np.float32(0.05) * noise[0]
     deltas = [start + one for one in noise]  # making updates is the clients' work
@@ -70,41 +67,46 @@ def measure(n: int, d: int) -> dict[str, Any]:
     federations = {name: Federation(name, n, start) for name in names}
     for name, federation in federations.items():
         federation.arrive(deltas, {"asyncsgd": block, "median": n}.get(name, 5 * n))  # counts are going on
-    seconds, counts, elapsed = dict.fromkeys(names, 0.0), dict.fromkeys(names, 0), list[float]()
+    seconds, counts = dict.fromkeys(names, 0.0), dict.fromkeys(names, 0)
     for _ in range(arrivals // block):
         for name, federation in federations.items():
             count = block if name != "median" else max(1, block // 50)
-            spent, each = federation.arrive(deltas, count)
-            seconds[name], counts[name] = seconds[name] + spent, counts[name] + count
-            elapsed += each if name == "running mean" else []
+            seconds[name] += federation.arrive(deltas, count)
+            counts[name] += count
     means = {name: seconds[name] / counts[name] for name in names}
     return {
         "clients": n,
         "parameters": d,
         "milliseconds": {name: 1e3 * mean for name, mean in means.items()},
         "times_asyncsgd": {name: mean / means["asyncsgd"] for name, mean in means.items()},
-        "slowest_over_median": float(np.quantile(elapsed, 0.999) / np.median(elapsed)),
     }
 
 
-def show(results: list[dict[str, Any]]) -> None:
-    table = Table(
-        "clients",
-        "parameters",
-        *(f"{name}, times AsyncSGD" for name in list(DEFENSES)[1:]),
-        "slowest of 1,000 / median",
-    )
-    for found in results:
-        ratios = found["times_asyncsgd"]
-        cells = [f"{ratios[name]:.1f}" if name in ratios else "-" for name in list(DEFENSES)[1:]]
-        table.add_row(
-            f"{found['clients']:,}", f"{found['parameters']:,}", *cells, f"{found['slowest_over_median']:.1f}"
-        )
-    Console().print(table)
+def measure(quick: bool) -> dict[str, list[dict[str, Any]]]:
+    found: dict[str, list[dict[str, Any]]] = {"clients": [], "parameters": []}
+    for along, sizes in (QUICK if quick else SIZES).items():
+        for clients, parameters in sizes:
+            found[along].append(measure_one(clients, parameters, 1_000 if quick else 20_000))
+            print(found[along][-1], flush=True)
+    return found
 
 
-def draw(results: dict[str, list[dict[str, Any]]], path: Path) -> None:
-    """One arrival's CPU time over the number of clients and of parameters, as multiples of AsyncSGD's."""
+def tables(results: dict[str, list[dict[str, Any]]]) -> list[Table]:
+    return [table(along, rows) for along, rows in results.items()]
+
+
+def table(along: str, rows: list[dict[str, Any]]) -> Table:
+    columns = ("clients", "parameters", "the default, times AsyncSGD", '`aggregate = "median"`, times AsyncSGD')
+    cells = []
+    for row in rows:
+        ratios = row["times_asyncsgd"]
+        found = (ratios.get(name) for name in ("running mean", "median"))
+        shown = ("-" if ratio is None else f"{ratio:,.{1 if ratio < 100.0 else 0}f}" for ratio in found)
+        cells.append((f"{row['clients']:,}", f"{row['parameters']:,}", *shown))
+    return Table(columns, cells, f"With the number of {along}")
+
+
+def draw(results: dict[str, list[dict[str, Any]]]) -> tuple[Figure, str]:
     from matplotlib.figure import Figure
 
     figure = Figure((9.6, 3.6), layout="constrained")
@@ -120,18 +122,9 @@ def draw(results: dict[str, list[dict[str, Any]]], path: Path) -> None:
     figure.axes[0].set_title("10,000 parameters", fontsize="medium")
     figure.axes[1].set_title("50 clients; 20 at 10 million, 4 at 100 million", fontsize="medium")
     figure.axes[1].legend()
-    figure.savefig(path, dpi=150)
+    caption = "CPU time of one arrival over the number of clients and of parameters, as multiples of AsyncSGD's."
+    return figure, caption
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="small sizes, nothing is written")
-    quick = parser.parse_args().quick
-    found: dict[str, list[dict[str, Any]]] = {"clients": [], "parameters": []}
-    for along, sizes in (QUICK if quick else SIZES).items():
-        for clients, parameters in sizes:
-            found[along].append(measure(clients, parameters))
-            show(found[along][-1:])
-    if not quick:
-        write("arrival", SEED, found)
-        draw(found, Path(__file__).parent.parent / "results" / "arrival.png")
+    main(__doc__, "arrival", measure, tables, draw, seed=SEED)

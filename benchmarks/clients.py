@@ -1,49 +1,50 @@
 """What an arrival costs as more clients are enrolled than have a seat, through a run with its journal.
 
-    python benchmarks/clients.py [--clients 1000000] [--seats 20000] [--arrivals 300000] [--dim 10000]
+    python benchmarks/clients.py [--quick]
 
-The same federation twice, a process each, side by side: with a thousand clients, and with as many as asked for. A fifth
-of them send ten times the opposite. Of so many hardly anyone returns, so `full_vote_after` is 1 in both, as the notice
-to the operator advises. Said of each: time per arrival, on the clock and of the process; arrivals without a
-snapshot that took more than 100 ms of the process, and the longest but one in ten thousand (a shared machine takes
-processors away for longer than an arrival); the peak of resident memory beside what the run said at its start; and how
-far from the optimum the model ends. The second is killed when it is done. Then one of its clients is audited, its pages
-are asked for in the dashboard, and it is resumed: how long each takes, and whether the model is the same. Needs 10 GB
-in TMPDIR at the full size. Results go to results/clients.json.
+The same federation twice, a process each, side by side: with a thousand clients, and with a million. A fifth of them
+send ten times the opposite. Of so many hardly anyone returns, so `full_vote_after` is 1 in both, as the notice to the
+operator advises. Said of each: time per arrival, on the clock and of the process; arrivals without a snapshot that took
+more than 100 ms of the process, and the longest but one in ten thousand (a shared machine takes processors away for
+longer than an arrival); memory, along the run and at its peak, beside what the run said; and how far from the optimum
+the model ends. The second ends as if it was killed. Then one of its clients is audited, its pages are asked for in the
+dashboard, and it is resumed: how long each takes, and whether the model is the same. Needs 10 GB in TMPDIR.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
-import resource
-import signal
 import subprocess
-import sys
 import tempfile
 import time
 import urllib.request
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from _common import write
+from _common import SECUREAFL, Table, child, main, memory_mb, told
 
 from secureafl import Machine
 from secureafl.server import FederationSettings, Run
 from secureafl.server.record.run import model_hash
 from secureafl.types import ClientId
 
-FEW = 1_000
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+FEW, QUICK_FEW = 1_000, 200
+SIZES = {"clients": 1_000_000, "seats": 20_000, "arrivals": 300_000, "dim": 10_000}
+QUICK = {"clients": 5_000, "seats": 400, "arrivals": 1_500, "dim": 100}
+LOOKS = 50
+WARM_UP = 1_000
 IN_FLIGHT = 10
 NUM_NOISES = 64
 RATE = 0.002
 
 
-def settings(run_dir: Path, clients: int, seats: int, arrivals: int) -> FederationSettings:
+def settings(run_dir: str, clients: int, seats: int, arrivals: int) -> FederationSettings:
     return FederationSettings(
-        run_dir=run_dir,
+        run_dir=Path(run_dir),
         client_returns="gradient",
         server_lr=RATE,
         snapshot_every=max(1, arrivals // 6),
@@ -65,17 +66,19 @@ def name_of(client: int) -> str:
     return f"client-{client:07d}"
 
 
-def feed(run_dir: Path, clients: int, seats: int, arrivals: int, dim: int) -> dict[str, Any]:
-    """Run to the end, and die there without a word to the run."""
+def feed(run_dir: str, clients: int, seats: int, arrivals: int, dim: int) -> dict[str, Any]:
+    """Run to the end, and leave the run as a killed server does."""
     chosen = settings(run_dir, clients, seats, arrivals)
     warm_up(chosen, dim)
-    before = peak_mb()
+    before = memory_mb("VmHWM")
     run = Run(machine(chosen, clients, dim), chosen, facts=chosen.facts())
     rng = np.random.default_rng(0)
     optimum = rng.normal(size=dim).astype(np.float32)
     noises = rng.normal(size=(NUM_NOISES, dim)).astype(np.float32)
     malicious = rng.random(clients) < 0.2
-    flight, heard, each, clock, process = [], set[int](), [], time.perf_counter(), time.process_time()
+    along: dict[str, list[float]] = {"arrivals": [], "process_ms": [], "mb": [], "said_mb": []}
+    flight, heard, each, block = [], set[int](), list[float](), list[float]()
+    clock, process = time.perf_counter(), time.process_time()
     for arrival in range(arrivals + IN_FLIGHT):
         client = int(rng.integers(clients))
         flight.append((run.issue(name_of(client)), client))
@@ -86,11 +89,16 @@ def feed(run_dir: Path, clients: int, seats: int, arrivals: int, dim: int) -> di
         began = time.process_time()
         run.receive(ticket.number, np.float32(-10.0 if malicious[client] else 1.0) * delta)
         heard.add(client)
-        if arrival > FEW and run.machine.model.version % chosen.snapshot_every:
-            each.append(time.process_time() - began)
+        block.append(time.process_time() - began)
+        if arrival > WARM_UP and run.machine.model.version % chosen.snapshot_every:
+            each.append(block[-1])
+        if len(block) == arrivals // LOOKS:
+            along["arrivals"].append(arrival - IN_FLIGHT + 1)
+            along["process_ms"].append(1e3 * float(np.mean(block)))
+            along["mb"].append(memory_mb("VmRSS") - before)
+            along["said_mb"].append(said_mb(run, len(heard), clients))
+            block.clear()
     took = time.perf_counter() - clock, time.process_time() - process
-    said = run.machine.client_memory()
-    assert said is not None
     return {
         "clients": clients,
         "ms_per_arrival": 1e3 * took[0] / arrivals,
@@ -99,12 +107,20 @@ def feed(run_dir: Path, clients: int, seats: int, arrivals: int, dim: int) -> di
         "process_ms_of_all_but_one_in_10000": 1e3 * float(np.quantile(each, 0.9999)),
         "heard": len(heard),
         "last": name_of(client),
-        "peak_mb": peak_mb(),
-        "peak_mb_beyond_the_empty_process": peak_mb() - before,
-        "said_mb": said.in_memory(len(heard), clients) / 1e6,
+        "peak_mb": memory_mb("VmHWM"),
+        "peak_mb_beyond_the_empty_process": memory_mb("VmHWM") - before,
+        "said_mb": said_mb(run, len(heard), clients),
         "distance": float(np.linalg.norm(run.machine.published.params - optimum) / np.linalg.norm(optimum)),
         "model": model_hash(run.machine.model.params).hex(),
+        "along": along,
     }
+
+
+def said_mb(run: Run, heard: int, enrolled: int) -> float:
+    """What the run says that so many clients take."""
+    said = run.machine.client_memory()
+    assert said is not None
+    return said.in_memory(heard, enrolled) / 1e6
 
 
 def warm_up(chosen: FederationSettings, dim: int) -> None:
@@ -114,11 +130,7 @@ def warm_up(chosen: FederationSettings, dim: int) -> None:
         small.receive(small.issue(ClientId(number % 20)).number, np.full(dim, 1.0 + number % 7, np.float32))
 
 
-def peak_mb() -> float:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6
-
-
-def resume(run_dir: Path, clients: int, seats: int, arrivals: int, dim: int) -> dict[str, Any]:
+def resume(run_dir: str, clients: int, seats: int, arrivals: int, dim: int) -> dict[str, Any]:
     chosen, clock = settings(run_dir, clients, seats, arrivals), time.perf_counter()
     run = Run.resume(machine(chosen, clients, dim), chosen, facts=chosen.facts())
     found = {"resume_seconds": time.perf_counter() - clock, "resumed_model": model_hash(run.machine.model.params).hex()}
@@ -126,12 +138,12 @@ def resume(run_dir: Path, clients: int, seats: int, arrivals: int, dim: int) -> 
     return found
 
 
-def look(run_dir: Path, name: str) -> dict[str, float]:
+def look(run_dir: str, name: str) -> dict[str, float]:
     """Seconds until one client is audited, and until pages of the dashboard answer, once it has read the run."""
     began = time.perf_counter()
-    subprocess.run(["secureafl", "audit", str(run_dir), "--client", name], check=True, stdout=subprocess.DEVNULL)
+    subprocess.run([*SECUREAFL, "audit", run_dir, "--client", name], check=True, stdout=subprocess.DEVNULL)
     found = {"audit_of_one_client": time.perf_counter() - began}
-    command = ["secureafl", "dashboard", str(run_dir), "--port", "0"]
+    command = [*SECUREAFL, "dashboard", run_dir, "--port", "0"]
     server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, "COLUMNS": "200"})
     try:
         assert server.stdout is not None
@@ -160,39 +172,63 @@ def _ask(address: str) -> float:
     return time.perf_counter() - began
 
 
-def start(job: str, run_dir: Path, *sizes: int) -> subprocess.Popen[str]:
-    command = [sys.executable, __file__, "--job", job, "--run-dir", str(run_dir), *map(str, sizes)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-
-
-def told(process: subprocess.Popen[str]) -> dict[str, Any]:
-    out, _ = process.communicate()
-    found: dict[str, Any] = json.loads(out)
-    print(found, flush=True)
-    return found
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    for name, usual in (("clients", 1_000_000), ("seats", 20_000), ("arrivals", 300_000), ("dim", 10_000)):
-        parser.add_argument(f"--{name}", type=int, default=usual)
-    chosen = parser.parse_args()
-    sizes = chosen.seats, chosen.arrivals, chosen.dim
+def measure(quick: bool) -> dict[str, Any]:
+    sizes = QUICK if quick else SIZES
+    clients, *others = sizes.values()
     with tempfile.TemporaryDirectory() as name:
-        both = [start("feed", Path(name) / str(clients), clients, *sizes) for clients in (FEW, chosen.clients)]
+        both = [child(feed, f"{name}/{number}", number, *others) for number in (QUICK_FEW if quick else FEW, clients)]
         few, many = map(told, both)
-        run_dir = Path(name) / str(chosen.clients)
-        many["seconds"] = look(run_dir, many["last"])
-        print(many["seconds"], flush=True)
-        many |= told(start("resume", run_dir, chosen.clients, *sizes))
+        many["seconds"] = look(f"{name}/{clients}", many["last"])
+        many |= told(child(resume, f"{name}/{clients}", *sizes.values()))
     ratios = {key: many[key] / few[key] for key in ("ms_per_arrival", "process_ms_per_arrival")}
     memory = many["peak_mb_beyond_the_empty_process"] / many["said_mb"]
-    write("clients", 0, {**vars(chosen), "few": few, "many": many, "ratios": ratios, "memory_to_said": memory})
+    return {**sizes, "few": few, "many": many, "ratios": ratios, "memory_to_said": memory}
+
+
+def tables(results: dict[str, Any]) -> list[Table]:
+    few, many, seconds = results["few"], results["many"], results["many"]["seconds"]
+    pages = max(took for page, took in seconds.items() if page != "audit_of_one_client")
+    same = "the same" if many["resumed_model"] == many["model"] else "ANOTHER"
+
+    def both(meaning: str, key: str, shape: str) -> tuple[str, str, str]:
+        return meaning, format(few[key], shape), format(many[key], shape)
+
+    rows = [
+        ("processor time of an arrival, relative", "1", f"{results['ratios']['process_ms_per_arrival']:.2f}"),
+        both("arrivals that took more than 100 ms of the processor, without a snapshot", "over_100_process_ms", ","),
+        both("all but one in ten thousand took less than, ms", "process_ms_of_all_but_one_in_10000", ".0f"),
+        both("clients heard", "heard", ","),
+        both("memory beyond that of an empty process, MB", "peak_mb_beyond_the_empty_process", ",.0f"),
+        both("what the run says of so many clients, MB", "said_mb", ",.0f"),
+        both("distance from the optimum at the end, at the start 1", "distance", ".3f"),
+        (f"ended as if killed, and resumed: {same} model, bit for bit", "", f"in {many['resume_seconds']:.0f} s"),
+        ("audit of one client, with the command's own start", "", f"{seconds['audit_of_one_client']:.1f} s"),
+        ("slowest page of the dashboard, of three requests each", "", f"{pages:.2f} s"),
+    ]
+    title = f"{results['arrivals']:,} arrivals of {results['dim']:,} parameters, {results['seats']:,} seats"
+    return [Table(("", f"{few['clients']:,} clients", f"{many['clients']:,} clients"), rows, title)]
+
+
+def draw(results: dict[str, Any]) -> tuple[Figure, str]:
+    from matplotlib.figure import Figure
+
+    figure = Figure((9.6, 3.0), layout="constrained")
+    times, memory = figure.subplots(1, 2)
+    for number, found in enumerate((results["many"], results["few"])):
+        along, color, label = found["along"], f"C{number}", f"{found['clients']:,} clients"
+        times.plot(along["arrivals"], along["process_ms"], color=color, label=label)
+        memory.plot(along["arrivals"], along["mb"], color=color, label=label)
+        memory.plot(along["arrivals"], along["said_mb"], color=color, linestyle="--")
+    times.set(xlabel="arrivals", ylabel="processor time of an arrival, ms", ylim=(0, None))
+    memory.plot([], [], color="black", linestyle="--", label="what the run says")
+    memory.set(xlabel="arrivals", ylabel="memory beyond an empty\nprocess's, MB")
+    for axes in (times, memory):
+        axes.legend(fontsize="small")
+    caption = (
+        "Processor time of an arrival, snapshots included, and memory beside what the run says that its clients take."
+    )
+    return figure, caption
 
 
 if __name__ == "__main__":
-    if "--job" in sys.argv:
-        job, run_dir, *sizes = sys.argv[2], Path(sys.argv[4]), *map(int, sys.argv[5:])
-        print(json.dumps({"feed": feed, "resume": resume}[job](run_dir, *sizes)), flush=True)
-        os.kill(os.getpid(), signal.SIGKILL)
-    main()
+    main(__doc__, "clients", measure, tables, draw)

@@ -1,109 +1,131 @@
-"""The engines side by side: Flower's simulation and deployment, NVFlare's simulator and real processes.
+"""The engines side by side: updates per second with a server step that does nothing, and with the default.
 
-    python benchmarks/engines.py             # all, 139,960 and 1,000,000 parameters, on an idle machine
-    python benchmarks/engines.py --quick     # seconds instead of minutes, to see that it works; writes nothing
+    python benchmarks/engines.py             # on an idle machine: about twenty minutes; goes on where it was stopped
+    python benchmarks/engines.py --quick     # one engine for some seconds, to see that it works; writes nothing
 
-Each engine runs the same federation with a server step that does nothing and with SecureAFL's, in turn; on NVFlare also
-with a history in half precision. Clients do next to nothing. The server knows 50 clients. Every client always has
-exactly one model, so the round trip is the number of clients over the updates per second. CPU-seconds are those of all
-processes together. Results go to results/engines.json and results/engines.png.
+Flower's simulation and deployment, NVFlare's simulator and real processes; 139,960 and 1,000,000 parameters; 4 clients
+and, where they are threads or share worker processes, 50. Fifty real nodes would need more memory than two cores have.
+Flower's deployment is measured as Flower starts it, and with nodes that were started by `secureafl warm`.
+
+Both steps take turns in one run, for some seconds each. Clients do next to nothing, and always hold one model, so the
+round trip is the number of clients over the updates per second. The ratio of CPU compares processor time per update, of
+all processes together. Results go to results/engines.json, the figure to results/engines.png.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import statistics
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-from rich.table import Table
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 ROOT = Path(__file__).parents[1]
 APP = Path(__file__).parent / "engine_app"
 sys.path[:0] = [str(ROOT), str(APP)]
 
-from _common import write  # noqa: E402
-from engine_app.measure import HALF, STEPS  # noqa: E402
+from _common import RESULTS, Table, about, main, write  # noqa: E402
+from engine_app.measure import STEPS  # noqa: E402
 from engine_app.nvflare_server import MeasuringServer  # noqa: E402
 from tests.end_to_end import flower_processes, nvflare_processes  # noqa: E402
 
 from secureafl.engines.nvflare import AsyncClient, federation_recipe  # noqa: E402
 
+KEPT = RESULTS / "engines.json"
 NUM_KNOWN = 50
-NUM_SITES = 4
 DIMS = (139_960, 1_000_000)
 TIMEOUT = 1800.0
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How long each phase lasts and how often it is repeated."""
+    """One measurement: how large, and how long each step has its turn."""
 
+    dim: int
+    num_clients: int
     seconds: float
     repeats: int
 
-    def arguments(self, dim: int, num_clients: int) -> dict[str, Any]:
+    @property
+    def num_others(self) -> int:
+        """Clients that the server knows and that send nothing now."""
+        return max(1, NUM_KNOWN - self.num_clients)
+
+    def arguments(self) -> dict[str, Any]:
         """For NVFlare's measuring server."""
         return {
-            "dim": dim,
-            "num_clients": num_clients,
-            "num_known": max(1, NUM_KNOWN - num_clients),
+            "dim": self.dim,
+            "num_clients": self.num_clients,
+            "num_known": self.num_others,
             "phase_seconds": self.seconds,
             "repeats": self.repeats,
-            "steps": [*STEPS, HALF],
         }
 
-    def run_config(self, dim: int, num_nodes: int) -> dict[str, Any]:
+    def run_config(self) -> dict[str, Any]:
         """For the measuring app on Flower."""
         return {
-            "dim": dim,
-            "num-known": max(1, NUM_KNOWN - num_nodes),
-            "secureafl.min-nodes": num_nodes,
+            "dim": self.dim,
+            "num-known": self.num_others,
+            "secureafl.min-nodes": self.num_clients,
             "phase-seconds": self.seconds,
             "repeats": self.repeats,
         }
 
 
-def flower_simulation(dim: int, plan: Plan, directory: Path) -> str:
+def flower_simulation(plan: Plan, directory: Path) -> str:
     with flower_processes.Simulation(directory) as engine:
-        return engine.run(APP, plan.run_config(dim, NUM_SITES), num_supernodes=NUM_SITES, timeout=TIMEOUT).log_text()
+        return engine.run(APP, plan.run_config(), num_supernodes=plan.num_clients, timeout=TIMEOUT).log_text()
 
 
-def flower_deployment(dim: int, plan: Plan, directory: Path) -> str:
-    with flower_processes.Deployment(directory) as engine:
-        engine.start_nodes({index: {"delay": 0.0} for index in range(NUM_SITES)})
-        return engine.run(APP, plan.run_config(dim, NUM_SITES), timeout=TIMEOUT).log_text()
+def flower_deployment(plan: Plan, directory: Path, *, warm: tuple[str, ...] | None = None) -> str:
+    with flower_processes.Deployment(directory, warm=warm) as engine:
+        engine.start_nodes({index: {"delay": 0.0} for index in range(plan.num_clients)})
+        return engine.run(APP, plan.run_config(), timeout=TIMEOUT).log_text()
 
 
-def nvflare_simulator(dim: int, plan: Plan, directory: Path) -> str:
-    arguments = json.dumps(plan.arguments(dim, NUM_SITES))
+def nvflare_simulator(plan: Plan, directory: Path) -> str:
     script = APP / "engine_app" / "nvflare_simulation.py"
-    return nvflare_processes.simulate(script, directory, [arguments], timeout=TIMEOUT)
+    return nvflare_processes.simulate(script, directory, [json.dumps(plan.arguments())], timeout=TIMEOUT)
 
 
-def nvflare_processes_run(dim: int, plan: Plan, directory: Path) -> str:
-    sites = [f"site-{index + 1}" for index in range(NUM_SITES)]
+def nvflare_deployment(plan: Plan, directory: Path) -> str:
+    sites = [f"site-{index + 1}" for index in range(plan.num_clients)]
     client = AsyncClient("engine_app.nvflare_server:train")
-    server = MeasuringServer(**plan.arguments(dim, NUM_SITES))
-    recipe = federation_recipe("measure", server, client, files=[APP / "engine_app"], min_clients=NUM_SITES)
+    server = MeasuringServer(**plan.arguments())
+    recipe = federation_recipe("measure", server, client, files=[APP / "engine_app"], min_clients=plan.num_clients)
     with nvflare_processes.Deployment(directory, sites) as deployment:
         deployment.start_sites(*sites)
         deployment.wait(deployment.submit(recipe), timeout=TIMEOUT)
         return deployment.full_log(nvflare_processes.SERVER)
 
 
-ENGINES: dict[str, Callable[[int, Plan, Path], str]] = {
-    "Flower, simulation": flower_simulation,
-    "Flower, deployment": flower_deployment,
-    "NVFlare, simulator": nvflare_simulator,
-    "NVFlare, real processes": nvflare_processes_run,
+@dataclass(frozen=True)
+class Engine:
+    """How an engine is run, with how many clients, and for how long a step has its turn."""
+
+    run: Callable[[Plan, Path], str]
+    num_clients: tuple[int, ...] = (4, 50)
+    seconds: float = 8.0
+
+    def plans(self) -> Iterable[Plan]:
+        return (Plan(dim, number, self.seconds, repeats=2) for dim in DIMS for number in self.num_clients)
+
+
+ENGINES: dict[str, Engine] = {
+    "Flower, simulation": Engine(flower_simulation),
+    "Flower, deployment": Engine(flower_deployment, (4,), 24.0),  # seconds for a round trip
+    "Flower, deployment, warm": Engine(partial(flower_deployment, warm=flower_processes.OF_THE_TEST_APP), (4,), 16.0),
+    "NVFlare, simulator": Engine(nvflare_simulator),
+    "NVFlare, real processes": Engine(nvflare_deployment, (4,)),
 }
+QUICK = "NVFlare, simulator"
 
 
 def measured(log: str) -> dict[str, Any]:
@@ -111,72 +133,80 @@ def measured(log: str) -> dict[str, Any]:
     return dict(json.loads(line[line.index("MEASURED {") + len("MEASURED ") :]))
 
 
-def summary(found: dict[str, Any]) -> dict[str, Any]:
+def summary(name: str, plan: Plan, found: dict[str, Any]) -> dict[str, Any]:
     rates = {step: statistics.median(values) for step, values in found["rates"].items()}
+    cpu = {step: statistics.median(values) for step, values in found["cpu"].items()}
     return {
+        "engine": name,
+        "clients": plan.num_clients,
+        "parameters": plan.dim,
         "updates_per_second": rates,
-        "round_trip_seconds": {step: NUM_SITES / rate for step, rate in rates.items()},
-        "cpu_seconds_per_update": {step: statistics.median(values) for step, values in found["cpu"].items()},
-        "ratio": {step: rate / rates["bare"] for step, rate in rates.items() if step != "bare"},
+        "cpu_seconds_per_update": cpu,
+        "ratio": rates["secureafl"] / rates["bare"],
+        "cpu_ratio": cpu["bare"] / cpu["secureafl"],
         "all_rates": found["rates"],
     }
 
 
-def table(results: dict[str, dict[str, Any]], dim: int) -> Table:
-    made = Table(title=f"{NUM_SITES} clients, {NUM_KNOWN} known, {dim:,} parameters")
-    columns = ("engine", "updates/s bare", "SecureAFL", "ratio", "half precision", "round trip, s", "CPU-s per update")
-    for column in columns:
-        made.add_column(column, justify="left" if column == "engine" else "right")
-    for engine, result in results.items():
-        rates, trips = result["updates_per_second"], result["round_trip_seconds"]
-        made.add_row(
-            engine,
-            f"{rates['bare']:.2f}",
-            f"{rates['secureafl']:.2f}",
-            f"{result['ratio']['secureafl']:.3f}",
-            f"{result['ratio'][HALF]:.3f}" if HALF in result["ratio"] else "",
-            f"{trips['secureafl']:.3f}",
-            f"{result['cpu_seconds_per_update']['secureafl']:.3f}",
-        )
-    return made
+def measure(quick: bool) -> list[dict[str, Any]]:
+    """A measurement that is kept already, and is of this commit, is not made again."""
+    commit = about()["commit"]
+    rows = [] if quick or not KEPT.exists() else json.loads(KEPT.read_text())["results"]
+    rows = [row for row in rows if row["commit"] == commit]
+    for name, engine in {QUICK: ENGINES[QUICK]}.items() if quick else ENGINES.items():
+        for plan in [Plan(DIMS[0], 4, 8.0, repeats=1)] if quick else engine.plans():
+            if (name, plan.num_clients, plan.dim) in {
+                (row["engine"], row["clients"], row["parameters"]) for row in rows
+            }:
+                continue
+            with tempfile.TemporaryDirectory() as directory:
+                row = summary(name, plan, measured(engine.run(plan, Path(directory) / "engine")))
+            rows.append({**row, "commit": commit})
+            if not quick:
+                write("engines", 0, rows)
+    return sorted(rows, key=lambda row: (row["parameters"], list(ENGINES).index(row["engine"]), row["clients"]))
 
 
-def draw(results: dict[str, dict[str, dict[str, Any]]], path: Path) -> None:
+def tables(rows: list[dict[str, Any]]) -> list[Table]:
+    columns = ("engine", "clients", "bare, updates per second", "with SecureAFL", "ratio", "round trip", "ratio of CPU")
+    return [
+        Table(columns, [shown(row) for row in rows if row["parameters"] == dim], f"{dim:,} parameters")
+        for dim in sorted({row["parameters"] for row in rows})
+    ]
+
+
+def shown(row: dict[str, Any]) -> tuple[str, ...]:
+    rates = row["updates_per_second"]
+    return (
+        row["engine"],
+        str(row["clients"]),
+        f"{rates['bare']:.3g}",
+        f"{rates['secureafl']:.3g}",
+        f"{row['ratio']:.2f}",
+        f"{row['clients'] / rates['secureafl']:.2g} s",
+        f"{row['cpu_ratio']:.2f}",
+    )
+
+
+def draw(rows: list[dict[str, Any]]) -> tuple[Figure, str]:
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(8, 3.6), layout="constrained")
-    for axes, (dim, engines) in zip(figure.subplots(1, len(results), sharey=True), results.items(), strict=True):
+    dims = sorted({row["parameters"] for row in rows})
+    figure = Figure(figsize=(8, 4.2), layout="constrained")
+    for place, (axes, dim) in enumerate(zip(figure.subplots(1, len(dims), squeeze=False)[0], dims, strict=True)):
+        chosen = [row for row in rows if row["parameters"] == dim][::-1]
         for offset, step in enumerate(STEPS):
-            rates = [result["updates_per_second"][step] for result in engines.values()]
-            axes.barh([place + 0.4 * offset for place in range(len(rates))], rates, height=0.4, label=step)
-        axes.set(title=f"{dim} parameters", xlabel="updates per second", xscale="log")
-        axes.set_yticks([place + 0.2 for place in range(len(engines))], list(engines))
+            rates = [row["updates_per_second"][step] for row in chosen]
+            axes.barh([y - 0.4 * offset for y in range(len(rates))], rates, height=0.4, label=step)
+        axes.set(title=f"{dim:,} parameters", xlabel="updates per second", xscale="log")
+        names = [f"{row['engine']}, {row['clients']} clients" for row in chosen]
+        axes.set_yticks([y - 0.2 for y in range(len(chosen))], names if place == 0 else [""] * len(names))
     figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=len(STEPS))
-    figure.savefig(path, dpi=150)
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--only", default="", help="engines whose name contains this")
-    chosen = parser.parse_args()
-    results: dict[str, dict[str, dict[str, Any]]] = {}
-    for dim in DIMS[:1] if chosen.quick else DIMS:
-        results[f"{dim:,}"] = {}
-        for name, run in ENGINES.items():
-            if chosen.only not in name:
-                continue
-            deployed = name == "Flower, deployment"  # a new process per message: seconds per round trip
-            plan = Plan(45.0 if deployed else 15.0, 3)
-            if chosen.quick:
-                plan = Plan(20.0 if deployed else 3.0, 1)
-            with tempfile.TemporaryDirectory() as directory:
-                results[f"{dim:,}"][name] = summary(measured(run(dim, plan, Path(directory) / "engine")))
-        Console().print(table(results[f"{dim:,}"], dim))
-    if not chosen.quick and not chosen.only:
-        path = write("engines", 0, results)
-        draw(results, path.with_suffix(".png"))
+    return (
+        figure,
+        "Updates per second of the engines, with a server step that does nothing (bare), and with SecureAFL.",
+    )
 
 
 if __name__ == "__main__":
-    main()
+    main(__doc__, "engines", measure, tables, draw)

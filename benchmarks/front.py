@@ -1,58 +1,50 @@
 """What an engine's front costs: nodes that are connected and idle, and nodes at work, with our server behind it.
 
-    python benchmarks/front.py flower 4 16 64          # one SuperLink, so many nodes
-    python benchmarks/front.py nvflare 2 4             # one NVFlare server, so many sites
-    python benchmarks/front.py sessions 1000 10000     # our own share of idle clients, without an engine
-    python benchmarks/front.py simulation 200 --updates 400      # Flower's simulation engine, virtual nodes
-    python benchmarks/front.py simulation 10000 --updates 20000  # at full size
-
-Costs are processor time, memory, open files and threads of the server's side alone: the SuperLink or NVFlare's server,
-and ours. They hold whatever else the machine does; rates do not, and are given beside the share of a core they had.
+    python benchmarks/front.py [--quick]
 
 Flower's nodes are the SuperNode's own connection (registration, heartbeats, a pull every three seconds, objects pulled
-and pushed), all in one process: what they return is computed at once, without a process per message. NVFlare's sites
-are real processes. Results go to results/front.json.
+and pushed), all in one process: what they return is computed at once, without a process per message. Costs are
+processor time, memory, open files and threads of the server's side alone: the SuperLink, and our server. They hold
+whatever else the machine does; rates do not. Then our own share of clients that are there and idle, without an engine.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
-from _common import about  # noqa: E402
-from tests.end_to_end import flower_processes, nvflare_processes  # noqa: E402
+from _common import Table, main, memory_mb, processor_seconds  # noqa: E402
+from tests.end_to_end import flower_processes  # noqa: E402
 from tests.end_to_end.child_processes import HOST, command_line  # noqa: E402
-from tests.end_to_end.journals import read_journal  # noqa: E402
 
 from secureafl import Layout, Machine  # noqa: E402
 from secureafl.engines.engine_settings import EngineSettings  # noqa: E402
 from secureafl.engines.sessions import Pace, SessionPool  # noqa: E402
-from secureafl.errors import StoreError  # noqa: E402
 from secureafl.server import Assignment, Federation  # noqa: E402
-from secureafl.server.record.entries import Entry, Event  # noqa: E402
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 FLOWER_APP = ROOT / "tests" / "end_to_end" / "flower_app"
-RESULTS = ROOT / "results" / "front.json"
 PULL_SECONDS = 3.0  # how long an idle SuperNode waits between two pulls
-PLACES = 4  # `max_in_flight` of the paced run
 DIM = 10_000
-SETTLE_SECONDS = 10.0  # until a SuperLink that was just started has started its own helpers
-TICKS = os.sysconf("SC_CLK_TCK")
+NODES, SECONDS, SETTLE_SECONDS = (4, 16, 64), 20.0, 10.0  # until a SuperLink has started its own helpers
+QUICK_NODES, QUICK_SECONDS = (2,), 3.0
+SESSIONS = (1_000, 10_000, 100_000)
+QUICK_SESSIONS = (100, 1_000)
 
 
 class LightNode(threading.Thread):
@@ -100,10 +92,11 @@ class LightNode(threading.Thread):
         wanted = [part.object_id for part in iterate_object_tree(tree)]
         contents = pull_objects(wanted, pull_object_fn=lambda object_id: pull(run_id, object_id))
         confirm(run_id, number)
-        content = inflate_object_from_contents(number, contents).content
+        whole: Any = inflate_object_from_contents(number, contents)
+        content = whole.content
         weights = content.array_records["arrays"]["w"].numpy()
         trained = (weights + 0.5 * (1.0 - weights)).astype(np.float32)
-        records = {"arrays": ArrayRecord({"w": Array(trained)}), "metrics": MetricRecord({"num-examples": 1})}
+        records: Any = {"arrays": ArrayRecord({"w": Array(trained)}), "metrics": MetricRecord({"num-examples": 1})}
         message.content = content
         reply = Message(RecordDict(records), reply_to=message)
         reply.metadata.__dict__["_message_id"] = reply.object_id
@@ -115,26 +108,18 @@ class LightNode(threading.Thread):
                 put(part.object_id, objects[part.object_id].deflate())
 
 
-def arrivals(run_dir: Path) -> list[Entry]:
-    """Every update that was judged."""
-    try:
-        return [row for row in read_journal(run_dir) if row.event is Event.ARRIVAL]
-    except StoreError:  # the run is just being made
-        return []
-
-
 def usage(pids: Sequence[int]) -> dict[str, float]:
     """Processor seconds so far (also of children that ended), memory, open files and threads of these processes."""
     found = {"cpu": 0.0, "memory_mb": 0.0, "files": 0.0, "threads": 0.0}
     for pid in pids:
         try:
             fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-            found["cpu"] += sum(map(int, fields[11:15])) / TICKS
             found["threads"] += int(fields[17])
             found["memory_mb"] += int(fields[21]) * os.sysconf("SC_PAGE_SIZE") / 1e6
             found["files"] += len(list(Path(f"/proc/{pid}/fd").iterdir()))
         except OSError:  # it ended meanwhile
             continue
+        found["cpu"] += processor_seconds(pid)
     return found
 
 
@@ -144,7 +129,9 @@ def spent(before: Mapping[str, float], after: Mapping[str, float], seconds: floa
     return {"core_share": used / seconds, "cpu_seconds": used, **{k: v for k, v in after.items() if k != "cpu"}}
 
 
-def observe(front: Any, seconds: float, count: Any, at_least: int = 0) -> dict[str, Any]:
+def observe(
+    front: Callable[[], dict[str, list[int]]], seconds: float, count: Callable[[], int], at_least: int = 0
+) -> dict[str, Any]:
     """Watch the front so long, and until so many updates came, but never six times as long. `front()` lists its
     processes by part, `count()` the updates so far.
     """
@@ -165,11 +152,12 @@ def observe(front: Any, seconds: float, count: Any, at_least: int = 0) -> dict[s
 
 
 def flower(num_nodes: int, seconds: float) -> dict[str, Any]:
-    """Idle without a run; then our server with few places in flight; then with a place for everyone."""
+    """A SuperLink alone; with all nodes connected and idle; then our server with a place for everyone."""
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         engine = stack.enter_context(flower_processes.Deployment(directory / "flower"))
         stop = threading.Event()
+        stack.callback(stop.set)
         nodes = [LightNode(f"{HOST}:{engine.port}", stop) for _ in range(num_nodes)]
 
         def front() -> dict[str, list[int]]:
@@ -180,7 +168,10 @@ def flower(num_nodes: int, seconds: float) -> dict[str, Any]:
                 for part, words in names.items()
             }
 
-        time.sleep(SETTLE_SECONDS)
+        def replies() -> int:
+            return sum(node.num_replies for node in nodes)
+
+        time.sleep(min(seconds, SETTLE_SECONDS))
         alone = observe(front, seconds, lambda: 0)
         for node in nodes:
             node.start()
@@ -192,94 +183,18 @@ def flower(num_nodes: int, seconds: float) -> dict[str, Any]:
         idle["pulls"] = sum(node.num_pulls for node in nodes) - num_pulls
         extra = idle["superlink"]["cpu_seconds"] - alone["superlink"]["core_share"] * idle["seconds"]
         idle["cpu_seconds_per_pull"] = extra / max(1, idle["pulls"])
-        found: dict[str, Any] = {"alone": alone, "idle": idle}
-        for name, places in {"paced": PLACES, "working": num_nodes}.items():
-            run_dir = directory / name
-            config: flower_processes.Config = {
-                "dim": DIM,
-                "secureafl.run-dir": str(run_dir),
-                "secureafl.min-nodes": num_nodes,
-                "secureafl.max-in-flight": places,
-            }
-            engine.submit(FLOWER_APP, config)
-            began = sum(node.num_replies for node in nodes)
-            while sum(node.num_replies for node in nodes) < began + places:
-                time.sleep(0.5)
-            found[name] = observe(front, seconds, lambda: sum(node.num_replies for node in nodes), 2 * places)
-            engine.end_server()
-            while engine.server_process() is not None:
-                time.sleep(0.5)
-        stop.set()
-        return found
-
-
-def nvflare(num_sites: int, seconds: float) -> dict[str, Any]:
-    """Idle without a job, then at work: every site trains in a moment."""
-    from secureafl.engines.nvflare import AsyncClient, AsyncServer, federation_recipe
-
-    app = ROOT / "tests" / "end_to_end" / "nvflare_app" / "roles.py"
-    sites = [f"site-{number + 1}" for number in range(num_sites)]
-    with tempfile.TemporaryDirectory() as folder:
-        directory = Path(folder)
-        run_dir = directory / "run"
-        with nvflare_processes.Deployment(directory / "nvflare", sites) as engine:
-
-            def front() -> dict[str, list[int]]:
-                jobs = engine.job_processes()
-                return {
-                    "parent": [pid for pid in engine.processes(nvflare_processes.SERVER) if pid not in jobs],
-                    "job": jobs,
-                }
-
-            def count() -> int:
-                return len(arrivals(run_dir)) if (run_dir / "head").exists() else 0
-
-            empty = usage(front()["parent"])
-            engine.start_sites(*sites, timeout=170.0)
-            found: dict[str, Any] = {"parent_alone": empty, "idle": observe(front, seconds, lambda: 0)}
-            server = AsyncServer("roles:initial_model", {"run_dir": str(run_dir), "stop_after_seconds": 4.0 * seconds})
-            client = AsyncClient("roles:train")
-            recipe = federation_recipe("front", server, client, files=[app], min_clients=num_sites)
-            job = engine.submit(recipe)
-            while count() < num_sites:
-                time.sleep(0.5)
-            found["working"] = observe(front, seconds, count)
-            engine.wait(job, timeout=170.0)
-            return found
-
-
-def simulation(num_nodes: int, num_updates: int, places: int) -> dict[str, Any]:
-    """Virtual nodes in Flower's simulation engine, to the end of the run."""
-    with tempfile.TemporaryDirectory() as folder:
-        directory = Path(folder)
-        with flower_processes.Simulation(directory / "flower") as engine:
-            config: flower_processes.Config = {
-                "dim": DIM,
-                "secureafl.run-dir": str(directory / "run"),
-                "secureafl.min-nodes": num_nodes,
-                "secureafl.max-in-flight": places,
-                "secureafl.stop-after-updates": num_updates,
-                "secureafl.stop-after-seconds": 86_400.0,
-                "secureafl.snapshot-every": max(5, num_updates // 4),
-                "secureafl.evaluate-every": max(5, num_updates // 10),
-            }
-            began = time.monotonic()
-            run = engine.run(FLOWER_APP, config, num_supernodes=num_nodes, timeout=86_400.0)
-            took, used = time.monotonic() - began, usage(engine.processes())
-        rows = arrivals(directory / "run")
-        times = [row.seconds for row in rows]
-        return {
-            "status": run.status,
-            "seconds": took,
-            "updates": len(rows),
-            "seconds_from_first_to_last_update": times[-1] - times[0],
-            "seconds_per_update": (times[-1] - times[0]) / max(1, len(rows) - 1),
-            "seconds_until_first_update": took - (times[-1] - times[0]),
-            "places": places,
-            "clients_heard": len({row.client for row in rows}),
-            "cpu_seconds_at_the_end": used["cpu"],
-            "memory_mb": used["memory_mb"],
+        config: flower_processes.Config = {
+            "dim": DIM,
+            "secureafl.run-dir": str(directory / "run"),
+            "secureafl.min-nodes": num_nodes,
+            "secureafl.max-in-flight": num_nodes,
         }
+        engine.submit(FLOWER_APP, config)
+        while replies() < num_nodes:
+            time.sleep(0.5)
+        working = observe(front, seconds, replies, 2 * num_nodes)
+        engine.end_server()
+        return {"nodes": num_nodes, "alone": alone, "idle": idle, "working": working}
 
 
 class IdleClients:
@@ -310,7 +225,7 @@ def sessions(num_clients: int) -> dict[str, Any]:
         machine = Machine(settings.make_defense(DIM), np.zeros(DIM, np.float32), settings.machine())
         federation = Federation(machine, layout, settings)
         pace = Pace(min_clients=num_clients, num_workers=0, poll_seconds=0.05, max_poll_seconds=5.0)
-        memory = usage([os.getpid()])["memory_mb"]
+        memory = memory_mb("VmRSS")
         pool = SessionPool(IdleClients(num_clients), federation, settings, pace, clock=lambda: now)
         began = time.process_time()
         pool.advance()
@@ -320,51 +235,82 @@ def sessions(num_clients: int) -> dict[str, Any]:
             began = time.process_time()
             pool.advance()
             passes.append(time.process_time() - began)
-        memory = usage([os.getpid()])["memory_mb"] - memory
+        memory = memory_mb("VmRSS") - memory
         pool.close()
         federation.close()
     return {
-        "cpu_seconds_to_take_in": taken_in,
+        "clients": num_clients,
         "cpu_microseconds_to_take_in_each": 1e6 * taken_in / num_clients,
         "cpu_seconds_per_discovery": min(passes),
-        "core_share_while_idle": min(passes) / settings.discovery_seconds,
+        "discovery_seconds": settings.discovery_seconds,
         "memory_kb_each": 1e3 * memory / num_clients,
     }
 
 
-def machine() -> dict[str, Any]:
-    """What this was measured on."""
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-    return {
-        "cores": os.cpu_count(),
-        "memory_gib": round(memory, 1),
-        "load_average": os.getloadavg()[0],
-    }
+def measure(quick: bool) -> dict[str, Any]:
+    found: dict[str, Any] = {"flower": [], "sessions": [sessions(n) for n in (QUICK_SESSIONS if quick else SESSIONS)]}
+    for num_nodes in QUICK_NODES if quick else NODES:
+        found["flower"].append(flower(num_nodes, QUICK_SECONDS if quick else SECONDS))
+        print(found["flower"][-1], flush=True)
+    return found
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("engine", choices=("flower", "nvflare", "sessions", "simulation"))
-    parser.add_argument("nodes", type=int, nargs="+")
-    parser.add_argument("--seconds", type=float, default=20.0, help="how long each state is watched")
-    parser.add_argument("--updates", type=int, default=400, help="simulation: updates until the run ends")
-    parser.add_argument("--places", type=int, default=8, help="simulation: nodes at work at one time (max-in-flight)")
-    given = parser.parse_args()
-    for number in given.nodes:
-        if given.engine == "flower":
-            found = flower(number, given.seconds)
-        elif given.engine == "nvflare":
-            found = nvflare(number, given.seconds)
-        elif given.engine == "sessions":
-            found = sessions(number)
-        else:
-            found = simulation(number, given.updates, given.places)
-        entry = {**about(), "machine": machine(), **found}
-        kept = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
-        kept.setdefault(given.engine, {})[str(number)] = entry
-        RESULTS.write_text(json.dumps(kept, indent=2) + "\n")
-        print(json.dumps(found, indent=1))
+def tables(results: dict[str, Any]) -> list[Table]:
+    nodes, own = results["flower"], results["sessions"]
+    of_flower = [
+        (
+            "SuperLink without a node, share of a core",
+            *(f"{one['alone']['superlink']['core_share']:.3f}" for one in nodes),
+        ),
+        (
+            "all connected and idle, share of a core",
+            *(f"{one['idle']['superlink']['core_share']:.3f}" for one in nodes),
+        ),
+        (
+            "processor time of one pull of an idle node",
+            *(f"{1e3 * one['idle']['cpu_seconds_per_pull']:.0f} ms" for one in nodes),
+        ),
+        (
+            f"all at work: SuperLink and our server, processor time of one update of {DIM:,} parameters",
+            *(f"{one['working'].get('front_cpu_seconds_per_update', float('nan')):.2f} s" for one in nodes),
+        ),
+        ("SuperLink's memory, idle", *(f"{one['idle']['superlink']['memory_mb']:.0f} MB" for one in nodes)),
+        ("SuperLink's open files, idle", *(f"{one['idle']['superlink']['files']:.0f}" for one in nodes)),
+    ]
+    of_sessions = [
+        ("processor time to take in each", *(f"{one['cpu_microseconds_to_take_in_each']:.0f} µs" for one in own)),
+        (
+            f"processor time to look for new ones, every {own[0]['discovery_seconds']:.0f} s",
+            *(f"{1e3 * one['cpu_seconds_per_discovery']:.2g} ms" for one in own),
+        ),
+        ("memory of each", *(f"{one['memory_kb_each']:.2g} kB" for one in own)),
+    ]
+    return [
+        Table(("Flower", *(f"{one['nodes']} nodes" for one in nodes)), of_flower),
+        Table(("our own share", *(f"{one['clients']:,} idle clients" for one in own)), of_sessions),
+    ]
+
+
+def draw(results: dict[str, Any]) -> tuple[Figure, str]:
+    from matplotlib.figure import Figure
+
+    figure = Figure((9.6, 2.8), layout="constrained")
+    share, updates = figure.subplots(1, 2)
+    nodes = results["flower"]
+    numbers = [one["nodes"] for one in nodes]
+    for state, label in (("idle", "connected and idle"), ("alone", "without a node")):
+        share.plot(numbers, [one[state]["superlink"]["core_share"] for one in nodes], "-o", label=label)
+    share.set(xlabel="nodes", ylabel="the SuperLink's share of a core", ylim=(0, None))
+    share.legend(fontsize="small")
+    bottom = [0.0] * len(nodes)
+    for part, label in (("superlink", "SuperLink"), ("server", "our server")):
+        each = [one["working"][part]["cpu_seconds"] / max(1, one["working"]["updates"]) for one in nodes]
+        updates.bar([str(number) for number in numbers], each, bottom=bottom, label=label)
+        bottom = each
+    updates.set(xlabel="nodes at work", ylabel="processor seconds of an update")
+    updates.legend(fontsize="small")
+    return figure, "What Flower's nodes cost the server's side: connected and idle, and at work."
 
 
 if __name__ == "__main__":
-    main()
+    main(__doc__, "front", measure, tables, draw)

@@ -1,11 +1,14 @@
-"""What durable journaling costs: updates per second through the machine with a full journal, against none.
+"""What durable journaling costs: arrivals per second with a run in memory, in a folder (SQLite), in PostgreSQL, and in
+PostgreSQL with a standby.
 
-    python benchmarks/journal.py [RUN_DIR]      # RUN_DIR: on the disk to measure; a temporary folder if not given
+    python benchmarks/journal.py [--quick]
 
-50 clients, 139,960 parameters, SecureAFL. Both take turns within one run. Beside them: the disk's own limit, which is
-writing and syncing the same bytes, and the two SHA-256 that a row holds, of the update and of the model. A processor
-with instructions for SHA-256 takes far less time for them. Time on the clock is disturbed by others on the machine, so
-the time of this process alone is counted too. Results go to results/journal.json.
+50 clients, 139,960 parameters, the default defense, in turns within one run. Both databases sync every commit: SQLite
+with `synchronous = FULL`, PostgreSQL with `fsync` and `synchronous_commit` on, in a cluster of its own beside the
+folder; TMPDIR names the disk. Beside them: the disk's own limit, which is writing and syncing the same bytes, and the
+two SHA-256 that a row holds, of the update and of the model. Compared are medians by the clock, and means of processor
+time: of the server, and apart from it of PostgreSQL and the standby, which are processes of their own. The standby is
+waited for after each of its turns, outside the time that is counted.
 """
 
 from __future__ import annotations
@@ -13,41 +16,72 @@ from __future__ import annotations
 import hashlib
 import os
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from _common import write
-from rich.console import Console
-from rich.table import Table
+from _common import ROOT, SECUREAFL, Table, in_turns, main, processor_seconds
 
-from secureafl import Machine, MachineSettings, SecureAFL
-from secureafl.server.record.run import Run, StoreSettings
+sys.path.insert(0, str(ROOT))
 
-NUM_CLIENTS, DIM, SERVER_LR, SEED = 50, 139_960, 0.01, 0
-WARM_UP, ROUNDS, ARRIVALS = 250, 16, 50
+from tests.postgres import PostgresServer, running
+
+from secureafl import Machine
+from secureafl.server import FederationSettings, Run
+from secureafl.server.record.address import Place, store_of
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+SEED = 0
+NUM_CLIENTS, DIM = 50, 139_960
+TURNS, ARRIVALS, WARM_UP = 16, 30, 250
+QUICK_TURNS, QUICK_ARRIVALS, QUICK_WARM_UP = 2, 3, 5
+PLAIN, STANDBY, CATCH_UP = "in memory", "PostgreSQL and a standby", "catching up"
+LIMITS = ("the disk alone", "the SHA-256 alone")
 
 
 class Federation:
     """A run whose clients answer at once."""
 
-    def __init__(self, run_dir: Path | None) -> None:
-        machine = Machine(
-            SecureAFL(DIM, server_lr=SERVER_LR), np.zeros(DIM, np.float32), MachineSettings(server_lr=SERVER_LR)
+    def __init__(self, place: Place | None) -> None:
+        settings = FederationSettings(
+            run_dir=place, client_returns="gradient", server_lr=0.01, snapshot_every=10**9, lease_seconds=60.0
         )
-        self.run = Run(machine, StoreSettings(run_dir=run_dir, snapshot_every=10**9))
+        machine = Machine(settings.make_defense(DIM, seed=SEED), np.zeros(DIM, np.float32), settings.machine())
+        self.run = Run(machine, settings, facts={**settings.facts(), "seed": SEED})
         self._noise = np.random.default_rng(SEED).standard_normal((NUM_CLIENTS, DIM), np.float32)
 
     def advance(self, num_arrivals: int) -> None:
-        """So many arrivals."""
         for _ in range(num_arrivals):
             version = self.run.machine.model.version
-            client = (version * 7) % NUM_CLIENTS
-            ticket = self.run.issue(f"client-{client}")
+            ticket = self.run.issue(f"client-{(version * 7) % NUM_CLIENTS}")
             self.run.receive(ticket.number, self.run.machine.model.params - 1 + self._noise[version % NUM_CLIENTS])
+
+
+class Standby:
+    """`secureafl standby`, which checks only."""
+
+    def __init__(self, federation: Federation, place: Place) -> None:
+        self._federation, self._store = federation, store_of(place)
+        self._process = subprocess.Popen([*SECUREAFL, "standby", str(place)], stdout=subprocess.DEVNULL)
+        self.pid = self._process.pid
+
+    def catch_up(self) -> None:
+        """Return once it has repeated every row."""
+        while not (reports := self._store.standbys()) or reports[0].number < self._federation.run.journal.head.number:
+            if self._process.poll() is not None:
+                raise RuntimeError("the standby has ended")
+            time.sleep(0.05)
+
+    def close(self) -> None:
+        self._process.terminate()
+        self._process.wait()
 
 
 def synced_writes(directory: Path, num_writes: int) -> None:
@@ -67,46 +101,88 @@ def hashes(num_writes: int) -> None:
         hashlib.sha256(vector.data).digest()
 
 
-def timed(task: Callable[[], object]) -> tuple[float, float]:
-    """Seconds on the clock, and of this process."""
-    clock, process = time.perf_counter(), time.process_time()
-    task()
-    return time.perf_counter() - clock, time.process_time() - process
-
-
-def main() -> None:
-    with tempfile.TemporaryDirectory(dir=sys.argv[1] if len(sys.argv) > 1 else None) as name:
-        directory = Path(name)
-        plain, journaled = Federation(None), Federation(directory / "run")
-        tasks: dict[str, Callable[[], object]] = {
-            "no journal": lambda: plain.advance(ARRIVALS),
-            "full journal": lambda: journaled.advance(ARRIVALS),
-            "disk alone": lambda: synced_writes(directory, ARRIVALS),
-            "hashes alone": lambda: hashes(ARRIVALS),
+def measure(quick: bool) -> dict[str, Any]:
+    turns, arrivals = (QUICK_TURNS, QUICK_ARRIVALS) if quick else (TURNS, ARRIVALS)
+    with tempfile.TemporaryDirectory(prefix="secureafl-") as folder, running(fsync=True) as postgres:
+        places: dict[str, Place | None] = {
+            PLAIN: None,
+            "folder (SQLite)": Path(folder) / "run",
+            "PostgreSQL": postgres.url("alone"),
+            STANDBY: postgres.url("followed"),
         }
-        for federation in (plain, journaled):
-            federation.advance(WARM_UP)
-        times: dict[str, list[tuple[float, float]]] = {task: [] for task in tasks}
-        for _ in range(ROUNDS):
-            for task, work in tasks.items():
-                times[task].append(timed(work))
-        journaled.run.close()
-    shares = {
-        "clock, best": {task: min(clock for clock, _ in each) for task, each in times.items()},
-        "clock, median": {task: statistics.median(clock for clock, _ in each) for task, each in times.items()},
-        "process, median": {task: statistics.median(process for _, process in each) for task, each in times.items()},
+        federations = {name: Federation(place) for name, place in places.items()}
+        followed = places[STANDBY]
+        assert followed is not None
+        standby = Standby(federations[STANDBY], followed)
+        try:
+            for federation in federations.values():
+                federation.advance(QUICK_WARM_UP if quick else WARM_UP)
+            tasks: dict[str, Callable[[], object]] = {
+                name: lambda federation=federation: federation.advance(arrivals)  # type: ignore[misc]
+                for name, federation in federations.items()
+            }
+            tasks[CATCH_UP] = standby.catch_up
+            tasks[LIMITS[0]] = lambda: synced_writes(Path(folder), arrivals)
+            tasks[LIMITS[1]] = lambda: hashes(arrivals)
+            spent = in_turns(tasks, turns, lambda: sum(map(processor_seconds, [standby.pid, *processes(postgres)])))
+        finally:
+            standby.close()
+            for federation in federations.values():
+                federation.run.close()
+    behind = spent.pop(CATCH_UP)
+    clock = {name: statistics.median(each.clock for each in times) / arrivals for name, times in spent.items()}
+    own = {name: statistics.mean(each.processor for each in times) / arrivals for name, times in spent.items()}
+    others = {name: statistics.mean(each.elsewhere for each in times) / arrivals for name, times in spent.items()}
+    others[STANDBY] += statistics.mean(each.elsewhere for each in behind) / arrivals
+    return {
+        "clients": NUM_CLIENTS,
+        "parameters": DIM,
+        "turns": turns,
+        "arrivals": arrivals,
+        "cores": len(os.sched_getaffinity(0)),
+        "arrivals_per_second": {name: 1.0 / seconds for name, seconds in clock.items()},
+        "times_in_memory": {name: seconds / clock[PLAIN] for name, seconds in clock.items()},
+        "processor_times_in_memory": {name: seconds / own[PLAIN] for name, seconds in own.items()},
+        "processor_milliseconds": {name: 1e3 * seconds for name, seconds in own.items()},
+        "elsewhere_milliseconds": {name: 1e3 * others[name] for name in places},
+        "standby_behind_seconds": statistics.median(each.clock for each in behind),
     }
-    for each in shares.values():
-        unit = each["no journal"]
-        each.update({task: seconds / unit for task, seconds in each.items()})
-    table = Table(title=f"Journaling, n = {NUM_CLIENTS}, d = {DIM:,}: {ROUNDS} x {ARRIVALS} arrivals")
-    for column in ("in units of no journal", *shares):
-        table.add_column(column, justify="left" if column.startswith("in") else "right")
-    for task in times:
-        table.add_row(task, *(f"{each[task]:.2f}" for each in shares.values()))
-    Console().print(table)
-    write("journal", SEED, {"ratios": shares, "rounds": ROUNDS, "arrivals": ARRIVALS})
+
+
+def processes(postgres: PostgresServer) -> list[int]:
+    """PostgreSQL's server and those that it started."""
+    return [postgres.pid, *map(int, Path(f"/proc/{postgres.pid}/task/{postgres.pid}/children").read_text().split())]
+
+
+def tables(results: dict[str, Any]) -> list[Table]:
+    ratios = ("time, times in memory", "processor time, times in memory", "database and standby, processor ms")
+    rows = []
+    for name, rate in results["arrivals_per_second"].items():
+        elsewhere = results["elsewhere_milliseconds"].get(name, 0.0)
+        times = (f"{results[kind][name]:.2f}" for kind in ("times_in_memory", "processor_times_in_memory"))
+        rows.append((name, f"{rate:,.0f}", *times, f"{elsewhere:.1f}" if elsewhere else "-"))
+    return [Table(("a run", "arrivals per second", *ratios), rows)]
+
+
+def draw(results: dict[str, Any]) -> tuple[Figure, str]:
+    from matplotlib.figure import Figure
+
+    figure = Figure((9.6, 2.8), layout="constrained")
+    rates, processor = figure.subplots(1, 2, sharey=True)
+    names = list(results["arrivals_per_second"])
+    bars = rates.barh(names, list(results["arrivals_per_second"].values()))
+    rates.bar_label(bars, fmt="%.0f", padding=3)
+    rates.invert_yaxis()
+    rates.margins(x=0.15)
+    rates.set(xlabel="arrivals per second")
+    own = [results["processor_milliseconds"][name] for name in names]
+    elsewhere = [results["elsewhere_milliseconds"].get(name, 0.0) for name in names]
+    processor.barh(names, own, label="server")
+    processor.barh(names, elsewhere, left=own, label="database and standby")
+    processor.set(xlabel="processor time of an arrival, ms")
+    processor.legend(fontsize="small")
+    return figure, "Arrivals per second, and processor time of each, by where the run is kept; below, what limits them."
 
 
 if __name__ == "__main__":
-    main()
+    main(__doc__, "journal", measure, tables, draw, seed=SEED)

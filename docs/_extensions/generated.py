@@ -33,6 +33,7 @@ from secureafl.settings import Settings
 ROOT = Path(__file__).parents[2]
 MARKER = re.compile(r"^% generated: (\S+)$", re.MULTILINE)
 
+BENCHMARKS = [path.stem for path in sorted((ROOT / "benchmarks").glob("[!_]*.py"))]
 NOTEBOOKS = ("1-stop-an-attack", "2-write-a-defense", "3-read-a-record")
 PUBLIC = (
     "secureafl",
@@ -271,51 +272,34 @@ def _parameter(parameter: click.Parameter, context: click.Context, meaning: str)
 # Figures from results/
 
 
-def arrival() -> str:
-    """The tables of `results/arrival.json`, or how to make it."""
-    path = ROOT / "results" / "arrival.json"
-    if not path.exists():
-        return "*Not measured yet: `python benchmarks/arrival.py` writes `results/arrival.json`, shown here.*"
-    found = json.loads(path.read_text())
-    columns = ("clients", "parameters", "the default", '`aggregate = "median"`')
+def tables(name: str) -> str:
+    """The tables that `benchmarks/<name>.py` made of what it measured, or how to make them."""
+    found = _measured(name)
+    if "tables" not in found:
+        return f"*Not measured yet: `python benchmarks/{name}.py` writes `results/{name}.json`, shown here.*"
     sections = []
-    for key, rows in found["results"].items():
-        sections += [f"**With the number of {key}**", "", table(columns, [_arrival_row(row) for row in rows]), ""]
+    for made in found["tables"]:
+        sections += [f"**{made['title']}**", ""] if made["title"] else []
+        sections += [table(tuple(made["columns"]), [tuple(row) for row in made["rows"]]), ""]
     return "\n".join([*sections, _origin(found)])
 
 
-def engines() -> str:
-    """The tables of `results/engines.json`, as ratios and round trips."""
-    found = json.loads((ROOT / "results" / "engines.json").read_text())
-    columns = ("engine", "updates per second, bare", "with SecureAFL", "ratio", "round trip", "CPU-s per update")
-    sections = []
-    for dim, results in found["results"].items():
-        rows = [_engine_row(name, result) for name, result in results.items()]
-        sections += [f"**{dim} parameters**", "", table(columns, rows), ""]
-    return "\n".join([*sections, _origin(found)])
+def figure(name: str) -> str:
+    """The figure that `benchmarks/<name>.py` drew, on a page two folders below the root; nothing if there is none."""
+    found = _measured(name)
+    if "figure" not in found:
+        return ""
+    says = found["figure"]
+    return f"```{{figure}} ../../results/{name}.png\n:alt: {says}\n\n{says}\n```"
 
 
-def _engine_row(name: str, result: Mapping[str, Any]) -> tuple[str, ...]:
-    rates = result["updates_per_second"]
-    half = result["ratio"].get("secureafl-half")
-    return (
-        name,
-        f"{rates['bare']:.3g}",
-        f"{rates['secureafl']:.3g}",
-        f"{result['ratio']['secureafl']:.2f}" + (f" (half precision {half:.2f})" if half is not None else ""),
-        f"{result['round_trip_seconds']['secureafl']:.2g} s",
-        f"{result['cpu_seconds_per_update']['secureafl']:.2g}",
-    )
+def _measured(name: str) -> Mapping[str, Any]:
+    path = ROOT / "results" / f"{name}.json"
+    return cast(Mapping[str, Any], json.loads(path.read_text())) if path.exists() else {}
 
 
 def _origin(found: Mapping[str, Any]) -> str:
     return f"`{found['command']}`, seed {found['seed']}, commit {found['commit']}, {found['threads']} threads."
-
-
-def _arrival_row(row: Mapping[str, Any]) -> tuple[str, ...]:
-    ratios = row["times_asyncsgd"]
-    shown = [f"{ratios[name]:.3g}" if name in ratios else "-" for name in ("running mean", "median")]
-    return f"{row['clients']:,}", f"{row['parameters']:,}", *shown
 
 
 def hospitals() -> str:
@@ -336,8 +320,8 @@ PARTS: Mapping[str, Callable[[], str]] = {
     "settings": settings,
     "attacks": attacks,
     "commands": commands,
-    "engines": engines,
-    "arrival": arrival,
+    **{f"table-{name}": partial(tables, name) for name in BENCHMARKS},
+    **{f"figure-{name}": partial(figure, name) for name in BENCHMARKS},
     "hospitals": hospitals,
     **{f"notebook-{name}": partial(notebooks.page, name) for name in NOTEBOOKS},
 }

@@ -138,22 +138,21 @@ def test_a_page_is_filled_where_it_asks(generated: ModuleType) -> None:
     assert filled.endswith("\n\nThe end.\n")
 
 
-@pytest.mark.slow
-def test_the_scale_page_shows_what_the_benchmark_measures(
+def test_a_page_shows_what_a_benchmark_measured(
     generated: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(generated, "ROOT", tmp_path)
-    assert "Not measured yet" in generated.arrival()
-    monkeypatch.syspath_prepend(str(DOCS.parent / "benchmarks"))
-    row = importlib.import_module("arrival").measure(4, 2000)
-    found = {"command": "python benchmarks/arrival.py", "seed": 0, "commit": "abc", "threads": 2}
     (tmp_path / "results").mkdir()
-    (tmp_path / "results" / "arrival.json").write_text(
-        json.dumps({**found, "results": {"clients": [row], "parameters": [row]}})
-    )
-    shown = row["times_asyncsgd"]
-    assert f"| 4 | 2,000 | {shown['running mean']:.3g} | {shown['median']:.3g} |" in generated.arrival()
-    assert "`python benchmarks/arrival.py`, seed 0, commit abc, 2 threads." in generated.arrival()
+    assert "Not measured yet: `python benchmarks/round.py`" in generated.fill("% generated: table-round\n")
+    assert generated.fill("% generated: figure-round\n") == "\n"
+    made = {"title": "A round", "columns": ["", "a | b"], "rows": [["AsyncSGD", "1.00"], ["the default", "1.25"]]}
+    found = {"command": "python benchmarks/round.py", "seed": 0, "commit": "abc", "threads": 2}
+    written = json.dumps({**found, "tables": [made], "figure": "What a round takes."})
+    (tmp_path / "results" / "round.json").write_text(written)
+    table = "**A round**\n\n|  | a \\| b |\n| --- | --- |\n| AsyncSGD | 1.00 |\n| the default | 1.25 |\n"
+    assert generated.fill("% generated: table-round\n").startswith(table)
+    assert "`python benchmarks/round.py`, seed 0, commit abc, 2 threads." in generated.tables("round")
+    assert generated.figure("round").startswith("```{figure} ../../results/round.png\n:alt: What a round takes.\n")
 
 
 def test_plain_docstrings_become_restructured_text() -> None:

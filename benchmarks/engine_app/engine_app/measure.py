@@ -5,21 +5,20 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from secureafl import ClientId, Model, SecureAFL, SecureAFLSettings, Update, Verdict
+from secureafl import ClientId, Model, SecureAFL, Update, Verdict
 from secureafl.defenses import Defense
 from secureafl.server import Result
 from secureafl.types import Array, NamedArrays, StateDict
 
 FIRST_STRANGER = 10_000  # ids of clients that are known but never answer
+FIRST_UPDATES = 20
 STEPS = ("bare", "secureafl")
-HALF = "secureafl-half"
 MARKERS = ("FLOWER_PROCESSES=", "NVFLARE_PROCESSES=")
 
 
@@ -47,41 +46,42 @@ def initial_model(dim: int) -> NamedArrays:
 
 
 def measure(
-    federate: Callable[[Defense], Result],
+    federate: Callable[[Defense, Mapping[str, float]], Result],
     *,
+    seconds: float,
     dim: int,
     num_known: int,
     repeats: int,
     server_lr: float,
-    steps: Sequence[str] = STEPS,
 ) -> dict[str, Any]:
-    """Updates per second, CPU-seconds per update of all processes of the run, and updates per client, per phase."""
-    made = {name: Nothing() if name == "bare" else warmed_up(dim, num_known, server_lr, name == HALF) for name in steps}
-    found: dict[str, Any] = {"rates": {name: [] for name in made}, "cpu": {name: [] for name in made}, "clients": []}
-    for repeat in range(repeats + 1):
+    """Updates per second, CPU-seconds per update of all processes of the run, and updates per client, per phase.
+
+    `federate` runs a federation with this defense until one of these settings stops it.
+    """
+    made: dict[str, Defense] = {"bare": Nothing(), "secureafl": warmed_up(dim, num_known, server_lr)}
+    found: dict[str, Any] = {"rates": {name: [] for name in made}, "cpu": {name: [] for name in made}}
+    federate(made["bare"], {"stop_after_updates": FIRST_UPDATES, "stop_after_seconds": 300.0})  # processes start
+    for _ in range(repeats):
         for name, defense in made.items():
             cpu, start = cpu_seconds(), time.monotonic()
-            result = federate(defense)
-            if repeat > 0:  # the first round starts processes and compiles kernels
-                found["rates"][name].append(result.version / (time.monotonic() - start))
-                found["cpu"][name].append((cpu_seconds() - cpu) / max(1, result.version))
-                found["clients"].append(Counter({client: n for (client, _), n in result.verdicts.items()}))
+            result = federate(defense, {"stop_after_seconds": seconds, "progress_seconds": seconds})
+            found["rates"][name].append(result.version / (time.monotonic() - start))
+            found["cpu"][name].append((cpu_seconds() - cpu) / max(1, result.version))
     print("MEASURED " + json.dumps(found), flush=True)
     return found
 
 
-def warmed_up(dim: int, num_known: int, server_lr: float, half: bool) -> SecureAFL:
-    """SecureAFL that already knows `num_known` clients with full histories, so that each step costs what it will."""
-    settings = SecureAFLSettings(aggregate="median", history_dtype="float16" if half else "float32")
-    defense, rng = SecureAFL(dim, settings, server_lr=server_lr), np.random.default_rng(0)
+def warmed_up(dim: int, num_known: int, server_lr: float) -> SecureAFL:
+    """The default, which already knows `num_known` clients, so that each step costs what it will."""
+    defense, rng = SecureAFL(dim, server_lr=server_lr), np.random.default_rng(0)
     params = np.zeros(dim, np.float32)
     for version in range(5 * num_known):
         model = Model(version, params)
         noise = rng.standard_normal(dim, np.float32)
         client = ClientId(FIRST_STRANGER + version % num_known)
         verdict = defense.step(Update(client, model, params - 1 + np.float32(0.1) * noise), model)
-        assert verdict.direction is not None
-        params = params - np.float32(server_lr) * verdict.direction
+        if verdict.direction is not None:
+            params = params - np.float32(server_lr) * verdict.direction
     return defense
 
 

@@ -13,11 +13,13 @@ app = ServerApp()
 def main(grid: Grid, context: Context) -> None:
     config = context.run_config
     dim, seconds = int(config["dim"]), float(config["phase-seconds"])
-    settings = read_run_config(config, stop_after_seconds=seconds, progress_seconds=seconds)
     measure(
-        lambda defense: run_federation(grid, initial_model(dim), settings, defense=defense),
+        lambda defense, until: run_federation(
+            grid, initial_model(dim), read_run_config(config, **until), defense=defense
+        ),
+        seconds=seconds,
         dim=dim,
         num_known=int(config["num-known"]),
         repeats=int(config["repeats"]),
-        server_lr=settings.server_lr,
+        server_lr=read_run_config(config).server_lr,
     )
