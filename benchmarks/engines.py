@@ -1,15 +1,16 @@
 """The engines side by side: updates per second with a server step that does nothing, and with the default.
 
-    python benchmarks/engines.py             # on an idle machine: about twenty minutes; goes on where it was stopped
+    python benchmarks/engines.py             # on an idle machine: about forty minutes; goes on where it was stopped
     python benchmarks/engines.py --quick     # one engine for some seconds, to see that it works; writes nothing
 
 Flower's simulation and deployment, NVFlare's simulator and real processes; 139,960 and 1,000,000 parameters; 4 clients
 and, where they are threads or share worker processes, 50. Fifty real nodes would need more memory than two cores have.
 Flower's deployment is measured as Flower starts it, and with nodes that were started by `secureafl warm`.
 
-Both steps take turns in one run, for some seconds each. Clients do next to nothing, and always hold one model, so the
-round trip is the number of clients over the updates per second. The ratio of CPU compares processor time per update, of
-all processes together. Results go to results/engines.json, the figure to results/engines.png.
+Both steps take turns in one run. Each turn of one is compared with the turn of the other beside it; the ratio is the
+median of these, and stands with the smallest and the largest. Clients do next to nothing, and always hold one model, so
+the round trip is the number of clients over the updates per second. The ratio of CPU compares processor time per
+update, of all processes together. Results go to results/engines.json, the figure to results/engines.png.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ import json
 import statistics
 import sys
 import tempfile
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -108,22 +109,23 @@ def nvflare_deployment(plan: Plan, directory: Path) -> str:
 
 @dataclass(frozen=True)
 class Engine:
-    """How an engine is run, with how many clients, and for how long a step has its turn."""
+    """How an engine is run; for each number of clients, for how many seconds a step has its turn, and how often."""
 
     run: Callable[[Plan, Path], str]
-    num_clients: tuple[int, ...] = (4, 50)
-    seconds: float = 8.0
+    turns: Mapping[int, tuple[float, int]] = field(default_factory=lambda: {4: (6.0, 6), 50: (16.0, 4)})
 
     def plans(self) -> Iterable[Plan]:
-        return (Plan(dim, number, self.seconds, repeats=2) for dim in DIMS for number in self.num_clients)
+        return (Plan(dim, number, *turns) for dim in DIMS for number, turns in self.turns.items())
 
 
 ENGINES: dict[str, Engine] = {
     "Flower, simulation": Engine(flower_simulation),
-    "Flower, deployment": Engine(flower_deployment, (4,), 24.0),  # seconds for a round trip
-    "Flower, deployment, warm": Engine(partial(flower_deployment, warm=flower_processes.OF_THE_TEST_APP), (4,), 16.0),
+    "Flower, deployment": Engine(flower_deployment, {4: (48.0, 3)}),  # seconds for a round trip
+    "Flower, deployment, warm": Engine(
+        partial(flower_deployment, warm=flower_processes.OF_THE_TEST_APP), {4: (30.0, 3)}
+    ),
     "NVFlare, simulator": Engine(nvflare_simulator),
-    "NVFlare, real processes": Engine(nvflare_deployment, (4,)),
+    "NVFlare, real processes": Engine(nvflare_deployment, {4: (6.0, 6)}),
 }
 QUICK = "NVFlare, simulator"
 
@@ -136,13 +138,15 @@ def measured(log: str) -> dict[str, Any]:
 def summary(name: str, plan: Plan, found: dict[str, Any]) -> dict[str, Any]:
     rates = {step: statistics.median(values) for step, values in found["rates"].items()}
     cpu = {step: statistics.median(values) for step, values in found["cpu"].items()}
+    ratios = sorted(ours / bare for bare, ours in zip(*(found["rates"][step] for step in STEPS), strict=True))
     return {
         "engine": name,
         "clients": plan.num_clients,
         "parameters": plan.dim,
         "updates_per_second": rates,
         "cpu_seconds_per_update": cpu,
-        "ratio": rates["secureafl"] / rates["bare"],
+        "ratio": statistics.median(ratios),
+        "ratios": ratios,
         "cpu_ratio": cpu["bare"] / cpu["secureafl"],
         "all_rates": found["rates"],
     }
@@ -168,7 +172,16 @@ def measure(quick: bool) -> list[dict[str, Any]]:
 
 
 def tables(rows: list[dict[str, Any]]) -> list[Table]:
-    columns = ("engine", "clients", "bare, updates per second", "with SecureAFL", "ratio", "round trip", "ratio of CPU")
+    columns = (
+        "engine",
+        "clients",
+        "bare, updates per second",
+        "with SecureAFL",
+        "ratio",
+        "of single turns",
+        "round trip",
+        "ratio of CPU",
+    )
     return [
         Table(columns, [shown(row) for row in rows if row["parameters"] == dim], f"{dim:,} parameters")
         for dim in sorted({row["parameters"] for row in rows})
@@ -183,6 +196,7 @@ def shown(row: dict[str, Any]) -> tuple[str, ...]:
         f"{rates['bare']:.3g}",
         f"{rates['secureafl']:.3g}",
         f"{row['ratio']:.2f}",
+        f"{row['ratios'][0]:.2f} to {row['ratios'][-1]:.2f}",
         f"{row['clients'] / rates['secureafl']:.2g} s",
         f"{row['cpu_ratio']:.2f}",
     )
