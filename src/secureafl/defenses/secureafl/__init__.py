@@ -35,6 +35,7 @@ from secureafl.defenses.secureafl.opposition import PullsBack
 from secureafl.defenses.secureafl.passes import OverSender
 from secureafl.defenses.secureafl.pipeline import Pipeline
 from secureafl.defenses.secureafl.stages import Arrival, Budget, Combiner, Estimator, Judge, Limit, Stages, Votes
+from secureafl.defenses.secureafl.steadiness import Steadiness
 from secureafl.defenses.secureafl.votes import RejectedInARow
 from secureafl.history import RowSettings
 from secureafl.names_of_0_1 import Formerly
@@ -186,6 +187,7 @@ __all__ = [
     "SecureAFL",
     "SecureAFLSettings",
     "Stages",
+    "Steadiness",
     "StepBudget",
     "TooLong",
     "TrimmedMean",

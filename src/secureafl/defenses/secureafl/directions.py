@@ -10,6 +10,7 @@ Shapes: d = parameters, w = sketches.WIDTH.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import numpy as np
@@ -66,6 +67,24 @@ class Directions(Votes):
     def of(self, client: ClientId) -> Vector:
         """(w,) what the client keeps asking for."""
         return self._averages[client]
+
+    def num_heard(self, client: ClientId) -> int:
+        """How many of its updates were taken in."""
+        return self._num_heard[client]
+
+    def own_cosine(self, client: ClientId) -> float:
+        """About the mean cosine between two of the client's recent updates, once there are two."""
+        average = self.of(client)
+        alone = self._of_squares(self._num_heard[client])
+        return (kernels.dot(average, average) - alone) / (1.0 - alone)
+
+    def _of_squares(self, num_heard: int) -> float:
+        """The sum of the squared weights of the updates in an average of so many."""
+        last_alike = math.floor(1.0 / (1.0 - self._decay) + 1e-9)  # up to there all weigh the same
+        if num_heard <= last_alike:
+            return 1.0 / num_heard
+        limit, left = (1.0 - self._decay) / (1.0 + self._decay), self._decay ** (2 * (num_heard - last_alike))
+        return limit + left * (1.0 / last_alike - limit)
 
     def hear(self, arrival: Arrival, *, accepted: bool, remembered: bool) -> None:
         if remembered and arrival.sketch is not None:

@@ -22,6 +22,7 @@ from secureafl.defenses.secureafl.operator import OperatorWeights
 from secureafl.defenses.secureafl.opposition import PullsBack
 from secureafl.defenses.secureafl.sketches import SketchDtype
 from secureafl.defenses.secureafl.stages import Combiner, Estimator, Judge, Limit, Stages, Votes
+from secureafl.defenses.secureafl.steadiness import Steadiness
 from secureafl.defenses.secureafl.votes import RejectedInARow
 from secureafl.errors import SettingsError
 from secureafl.history import KEPT_AS, Precision, RowSettings, RowStore
@@ -47,6 +48,7 @@ _OF_RUNNING_MEAN = (
     "full_vote_after",
     "newcomer_share",
     "max_newcomers",
+    "max_steadiness",
     "max_votes",
     "max_seats",
     "sketch_dtype",
@@ -160,6 +162,10 @@ class SecureAFLSettings(Settings):
     """What the votes of some clients weigh, from 0 to 1, by name: `site-1=0.5, site-2=0`. Others weigh 1. [A]"""
     max_newcomers: int = Field(10_000, ge=1)
     """Clients without a whole vote whose last update is kept. Of more, those heard least recently lose it. [A]"""
+    max_steadiness: float | None = Field(None, ge=1.0)
+    """How steadily a client may ask for the same, in multiples of what is usual. The vote of one that is steadier weighs
+    less, so that in the long run it moves the model no more than that. None for no such limit. For `running_mean`.
+    [A]"""
     max_votes: int | None = Field(1000, ge=1)
     """Clients that vote at a time. Of more, who comes without a vote takes that of one drawn by lot. A mean of many old
     updates makes the model swing. None for all whose last update is kept. For `running_mean`. [A]"""
@@ -339,6 +345,8 @@ def _over_sender(dim: int, settings: SecureAFLSettings, seed: int, store: RowSto
         votes.append(RejectedInARow(settings.exclude_after))
     if settings.alike is not None:
         votes.append(Groups(directions, settings.alike, seed, settings.vouched))
+    if settings.max_steadiness is not None:
+        votes.append(Steadiness(directions, settings.max_steadiness))
     if settings.weights:
         votes.append(OperatorWeights(settings.weights))
     length, change = _limits(settings, per_client=True)

@@ -82,6 +82,7 @@ OF_PRIVACY = ("epsilon", "sample_norm")
 """The same of clients that add noise for their privacy."""
 
 OFF_BY_DEFAULT: Mapping[str, Any] = {
+    "max_steadiness": None,
     "max_votes": 1000,
     "max_seats": None,
     "sketch_dtype": "float32",
