@@ -158,7 +158,7 @@ def measure(quick: bool) -> list[dict[str, Any]]:
     rows = [] if quick or not KEPT.exists() else json.loads(KEPT.read_text())["results"]
     rows = [row for row in rows if row["commit"] == commit]
     for name, engine in {QUICK: ENGINES[QUICK]}.items() if quick else ENGINES.items():
-        for plan in [Plan(DIMS[0], 4, 8.0, repeats=1)] if quick else engine.plans():
+        for plan in [Plan(DIMS[0], 4, 2.0, repeats=1)] if quick else engine.plans():
             if (name, plan.num_clients, plan.dim) in {
                 (row["engine"], row["clients"], row["parameters"]) for row in rows
             }:

@@ -31,7 +31,7 @@ def test_eight_nodes_two_liars_one_slow_one_killed_one_late(tls: bool, tmp_path:
     run_dir = tmp_path / "run"
     with Deployment(tmp_path / "flower", tls=tls, warm=OF_THE_TEST_APP) as deployment:
         nodes = deployment.start_nodes(roles)
-        config: Config = {"secureafl.run-dir": str(run_dir), "secureafl.ttl-seconds": 60.0, "delay": 1.0}
+        config: Config = {"secureafl.run-dir": str(run_dir), "secureafl.ttl-seconds": 40.0, "delay": 1.0}
         run_id = deployment.submit(APP, {**config, "secureafl.min-nodes": 7, "secureafl.stop-after-seconds": 500.0})
         wait_for_arrivals(run_dir, nodes[0].node_id, 1, timeout=60.0)
         nodes[0].kill()
