@@ -124,8 +124,9 @@ def test_regions_below_a_top_learn_and_reject_where_the_malicious_client_is(tmp_
     assert "top: finished:completed" in done.stdout
     top = [row for row in read_journal(out / "top") if row.event is Event.ARRIVAL]
     assert len(top) == 4
-    assert all(row.accepted for row in top)
-    assert {len([row for row in top if row.client == name]) for name in {row.client for row in top}} <= {1, 2, 3}
+    rejected = [row.reason for row in top if not row.accepted]
+    assert rejected in ([], ["changed-too-abruptly"]), "the filter has at most two factors to compare with"
+    assert len({row.client for row in top if row.accepted}) == 2
     malicious = re.search(r"SuperNode ID: (\d+)", (out / "node-client-0.log").read_text())
     assert malicious is not None
     rows = {name: read_journal(out / name) for name in ("region-0", "region-1")}
