@@ -35,7 +35,7 @@ from secureafl.lab.reports.write import (
     write_report,
     write_reports,
 )
-from secureafl.lab.sweeps.recipes import RECIPES
+from secureafl.lab.sweeps.recipes import RECIPES, Recipe
 from secureafl.lab.sweeps.sweep import read_sweep
 
 SMALL: dict[str, Any] = {
@@ -265,6 +265,17 @@ def test_a_columns_best_is_where_neither_error_nor_backdoor_is_large() -> None:
         "| BASGD | **0.208/0.050** |",
         "| Zeno++ | 0.212/0.050 |",
     ]
+
+
+def test_rows_whose_task_differs_are_not_compared() -> None:
+    results = [finished(defense, ter, 0.0) for defense, ter in (("asyncsgd", 0.1), ("kardam", 0.2))]
+    results += [finished(defense, ter, 0.0) for defense, ter in (("asyncsgd", 0.5), ("kardam", 0.4))]
+    for result in results[2:]:
+        result["settings"] |= {"local_steps": 8}
+    recipe = Recipe("", list, row="method, local_steps", within="local_steps")
+    _, _, cells = arrange(recipe, results)
+    assert best_places(cells, within="local_steps") == {("asyncsgd", "scaling"), ("kardam, local_steps=8", "scaling")}
+    assert best_places(cells) == {("asyncsgd", "scaling")}
 
 
 def test_seeds_are_averaged_before_columns_are_compared() -> None:

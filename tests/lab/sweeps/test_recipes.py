@@ -1,3 +1,5 @@
+from collections import Counter
+
 import pytest
 
 from secureafl.errors import SettingsError
@@ -83,6 +85,14 @@ def test_a_text_is_learned_by_each_client_from_its_own_stretch() -> None:
     assert {(cell.dataset, cell.partition, cell.rounds, cell.evaluate_every) for cell in cells} == {
         ("king-james", "time-blocks", 5000, 250)
     }
+
+
+def test_rows_of_local_training_name_the_method_and_its_steps() -> None:
+    recipe = RECIPES["local-training"]
+    rows = [row_of(recipe, cell.complete()) for cell in recipe.cells()]
+    assert set(Counter(rows).values()) == {6}
+    assert len(set(rows)) == 3 * 5
+    assert {"fedbuff", "secureafl-paper, local_steps=8", "aflguard, local_steps=37"} <= set(rows)
 
 
 def test_a_misspelt_recipe_is_met_with_the_nearest() -> None:

@@ -13,7 +13,7 @@ import numpy as np
 from secureafl.errors import SettingsError
 from secureafl.lab.cells.cell import CellSettings
 from secureafl.lab.reports.plots import Cell, title
-from secureafl.lab.sweeps.recipes import Recipe, in_order, method_of, paper_table, row_of
+from secureafl.lab.sweeps.recipes import Recipe, in_order, method_of, paper_table, row_of, setting
 
 Result = Mapping[str, Any]
 Value = Callable[[Result, str], float]
@@ -63,15 +63,19 @@ def table_row(recipe: Recipe, settings: Mapping[str, Any]) -> str:
     return f"{title(method_of(settings))}, {row}" if recipe.layout in {"lines", "time"} else row
 
 
-def best_places(cells: Mapping[Place, Sequence[Result]], value: Value = published) -> set[Place]:
-    """Where each attack does least harm: error or backdoor, whichever is larger. Who is alone is not the best."""
+def best_places(cells: Mapping[Place, Sequence[Result]], value: Value = published, within: str = "") -> set[Place]:
+    """Where each attack does least harm: error or backdoor, whichever is larger. Who is alone is not the best.
+
+    within  a setting; cells are compared with those that have the same value
+    """
     filled = {place: results for place, results in cells.items() if results}
-    rivals = Counter(attack for _, attack in filled)
-    found = {place: _values(results, value) for place, results in filled.items() if rivals[place[1]] > 1}
+    column = {place: (place[1], setting(results[0]["settings"], within)) for place, results in filled.items()}
+    rivals = Counter(column.values())
+    found = {place: _values(results, value) for place, results in filled.items() if rivals[column[place]] > 1}
     harm = {place: max(float(np.mean(one)) for one in values.values()) for place, values in found.items()}
-    least = {attack: min(harm[place] for place in harm if place[1] == attack) for _, attack in harm}
-    ties = {place: TIE * (least[place[1]] if "rmse" in values else 1.0) for place, values in found.items()}
-    return {place for place in harm if harm[place] <= least[place[1]] + ties[place]}
+    least = {key: min(harm[place] for place in harm if column[place] == key) for key in map(column.get, harm)}
+    ties = {place: TIE * (least[column[place]] if "rmse" in values else 1.0) for place, values in found.items()}
+    return {place for place in harm if harm[place] <= least[column[place]] + ties[place]}
 
 
 def ours_text(results: Sequence[Result], value: Value = published, digits: int = 2) -> str:
@@ -205,7 +209,7 @@ def _filled(
     """Columns, rows, and the text of every place; `bold` is what the best are put into."""
     attacks, rows, cells = arrange(recipe, results)
     compared = recipe.layout == "table"
-    paper, best = (paper_table(recipe), best_places(cells, value)) if compared else (None, set())
+    paper, best = (paper_table(recipe), best_places(cells, value, recipe.within)) if compared else (None, set())
     texts: dict[Place, str] = {}
     for place in itertools.product(rows, attacks):
         ours, theirs = ours_text(cells.get(place, []), value, digits=3), paper_text(paper, *place)

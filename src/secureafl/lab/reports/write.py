@@ -204,7 +204,7 @@ def html_table(recipe: Recipe, results: Sequence[Result]) -> str:
         return time_table(recipe, results)
     attacks, rows, cells = arrange(recipe, results)
     paper = paper_table(recipe) if recipe.layout == "table" else None
-    best = best_places(cells) if recipe.layout == "table" else set()
+    best = best_places(cells, within=recipe.within) if recipe.layout == "table" else set()
     lines = [head(["", *(html.escape(title(attack)) for attack in attacks)])]
     for row in rows:
         lines.append(f"<tr><th>{html.escape(title(row))}</th>")
@@ -220,6 +220,8 @@ def html_table(recipe: Recipe, results: Sequence[Result]) -> str:
     if best:
         note += f" Bold: where the larger of error and attack success is least, or no more than {TIE} above the least;"
         note += f" of RMSE, {TIE:.0%} above it."
+        if recipe.within:
+            note += f" Rows are compared with those of the same {recipe.within.replace('_', ' ')}."
     if paper:
         note += " Small and grey: the paper's figure."
     return "".join(lines) + f"</tbody></table><p>{note}</p>"

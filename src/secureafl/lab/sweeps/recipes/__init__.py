@@ -79,6 +79,11 @@ TUNED: Mapping[str, Mapping[str, Any]] = {
     "asyncfilter": {"scale": 20.0},
 }
 """What the `tuning` sweep found best, by defense."""
+LOCAL_TUNING: Mapping[str, Sequence[Mapping[str, Any]]] = {
+    "fedbuff": [{"scale": scale, "clip_norm": length} for scale in (5.0, 10.0) for length in (0.3, 1.0, 3.0)],
+    "aflguard": [{"max_distance": distance} for distance in (1.0, 1.5, 2.0, 3.0)],
+}
+"""The same where clients train first, as the rivals' limits are lengths or depend on how alike updates are."""
 TUNED_ANEW: Mapping[tuple[str, str, Any], Mapping[str, Any]] = {}
 """The same where a defense, a setting and its value ask for something else."""
 WITHOUT: Mapping[str, Mapping[str, Any]] = {
@@ -151,7 +156,8 @@ class Recipe:
     about   what it shows
     make    its cells for one seed
     row     what tells its rows (or, in a figure, points along the x axis) apart: a setting, dotted if nested, or
-            several with commas
+            several with commas; the first may be `method` or `settings`, which tell SecureAFL's compositions apart
+    within  a setting: rows are compared with those that have the same value, as with others the task is another
     layout  `table`: rows by attack; `lines`: one panel per attack, one line per defense, x = row;
             `error` and `time`: their own small tables
     paper   where the paper's figures for it stand in `paper_results.json`
@@ -161,6 +167,7 @@ class Recipe:
     about: str
     make: Callable[[], Cells]
     row: str = "defense"
+    within: str = ""
     layout: Literal["table", "lines", "error", "time"] = "table"
     paper: tuple[str, ...] = ()
     text: str = ""
@@ -180,6 +187,11 @@ def changed(cell: CellSettings, changes: Mapping[str, Any]) -> CellSettings:
         spread = values["evaluate_every"] * values["rounds"] // cell.rounds
         values["evaluate_every"] = max(1, spread, min(SHORTEST, values["rounds"] // 5))
     return CellSettings(**values)
+
+
+def tuned(defense: str, key: str, value: Any) -> Mapping[str, Any]:
+    """What was found best for a defense where this setting has this value."""
+    return TUNED_ANEW.get((defense, key, value), TUNED.get(defense, {}))
 
 
 def _main(dataset: str) -> Callable[[], Cells]:
@@ -250,7 +262,7 @@ def _vary(setting: str, values: Sequence[Any], attacks: Sequence[str] = ("none",
         return [
             CellSettings(
                 **{"rounds": 5000, "evaluate_every": 250, "defense": defense, "attack": attack, setting: value},
-                defense_settings=dict(TUNED_ANEW.get((defense, setting, value), TUNED.get(defense, {}))),
+                defense_settings=dict(tuned(defense, setting, value)),
             )
             for value in values
             for defense in COMPARED
@@ -325,15 +337,27 @@ def _look_alikes() -> Cells:
 
 
 def _local_training() -> Cells:
-    rows = [(defense, TUNED.get(defense, {})) for defense in COMPARED]
     return [
         CellSettings(
             defense=defense, attack=attack, defense_settings=dict(settings), evaluate_every=rounds // 20, **kind
         )
         for kind in LOCAL_TRAINING
         for rounds in (int(kind["rounds"]),)
-        for defense, settings in (*rows, ("secureafl", PAPER))
+        for defense, settings in (
+            *((defense, tuned(defense, "local_steps", kind.get("local_steps"))) for defense in COMPARED),
+            ("secureafl", PAPER),
+        )
         for attack in SELECTED_ATTACKS
+    ]
+
+
+def _local_tuning() -> Cells:
+    """A gradient's length says nothing about the length of a way that a client went."""
+    return [
+        CellSettings(defense=defense, evaluate_every=int(kind["rounds"]) // 20, defense_settings=dict(settings), **kind)
+        for kind in LOCAL_TRAINING[1:]
+        for defense, choices in LOCAL_TUNING.items()
+        for settings in choices
     ]
 
 
@@ -443,7 +467,18 @@ RECIPES: Mapping[str, Recipe] = {
     "strictness": Recipe("whether tighter limits stop who knows them", _strictness, row="settings"),
     "fairness": Recipe("one class held by five clients of fifty: is it learned?", _fairness, row="method"),
     "look-alikes": Recipe("attacks by pace, by new names, and by passing for others", _look_alikes),
-    "local-training": Recipe("clients that train for some steps, or an epoch", _local_training, row="method and steps"),
+    "local-training": Recipe(
+        "clients that train for some steps, or an epoch",
+        _local_training,
+        row="method, local_steps",
+        within="local_steps",
+    ),
+    "local-tuning": Recipe(
+        "each rival's free settings, without an attack, where clients train first",
+        _local_tuning,
+        row="settings, local_steps",
+        within="local_steps",
+    ),
     "noise": Recipe(
         "batches of 32 to all local data: when do the paper's estimates pay?", _noise, row="batch_size", layout="lines"
     ),
@@ -458,11 +493,14 @@ RECIPES: Mapping[str, Recipe] = {
         row="regions",
     ),
     "privacy": Recipe(
-        "clients that add noise for their privacy: epsilon 8, 4 and 1, and without", _privacy, row="defense, epsilon"
+        "clients that add noise for their privacy: epsilon 8, 4 and 1, and without",
+        _privacy,
+        row="defense, epsilon",
+        within="epsilon",
     ),
     "cifar10": Recipe(
         "CIFAR-10 with a network and a rate that learn it",
-        _compared(dataset="cifar10", architecture="cnn", server_lr=0.05, rounds=20_000),
+        _compared(dataset="cifar10", architecture="cnn", server_lr=0.05, rounds=10_000, evaluate_every=500),
     ),
     "text": Recipe(
         "the next character of a text, a stretch of it for each client",
@@ -523,19 +561,18 @@ def row_of(recipe: Recipe, settings: Mapping[str, Any]) -> str:
     if recipe.row == "variant":
         variants = {name: _complete({**MEDIAN, **changes}) for name, changes in PAPER_VARIANTS.items()}
         return next((name for name, full in variants.items() if own.items() <= full.items()), "secureafl")
-    method = f"{defense}-paper" if reads_literally(settings) else defense
-    if recipe.row == "method":
-        return method
-    if recipe.row == "method and steps":
-        return f"{method}, {settings.get('local_steps', 1)}"
-    if recipe.row == "settings":
-        return described(defense, own)
     if recipe.row == "regions":
         return regions_row(defense, settings["protocol_settings"])
     first, *others = recipe.row.split(", ")
+    if first == "method":
+        name = f"{defense}-paper" if reads_literally(settings) else defense
+    elif first == "settings":
+        name = described(defense, own)
+    else:
+        name = str(setting(settings, first))
     values = {key: setting(settings, key) for key in others}
     named = [f"{key.rpartition('.')[2]}={value}" for key, value in values.items() if value is not None]
-    return ", ".join([str(setting(settings, first)), *named])
+    return ", ".join([name, *named])
 
 
 def regions_row(below: str, own: Mapping[str, Any]) -> str:
