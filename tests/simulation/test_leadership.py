@@ -11,7 +11,7 @@ from secureafl.server.record import lease
 from secureafl.server.record.lease import Database, Lease
 from secureafl.server.record.postgres import PostgresTables
 
-QUICK, SLOW = 20, 300
+QUICK, SLOW = 20, 150
 MOST_SEEDS = 40
 
 

@@ -8,7 +8,7 @@ import pytest
 from tests.simulation import __main__ as command
 from tests.simulation.simulate import Report, simulate
 
-QUICK, SLOW, CAMPAIGN = 25, 300, 10_000
+QUICK, SLOW, CAMPAIGN = 25, 150, 10_000
 
 
 def broken(first: int, end: int) -> dict[int, str]:
