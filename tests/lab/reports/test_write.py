@@ -35,7 +35,8 @@ from secureafl.lab.reports.write import (
     write_report,
     write_reports,
 )
-from secureafl.lab.sweeps.recipes import RECIPES, Recipe
+from secureafl.lab.sweeps.recipe import Recipe
+from secureafl.lab.sweeps.recipes import RECIPES
 from secureafl.lab.sweeps.sweep import read_sweep
 
 SMALL: dict[str, Any] = {

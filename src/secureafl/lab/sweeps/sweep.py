@@ -24,7 +24,8 @@ from secureafl.lab.cells.cell import CellSettings
 from secureafl.lab.cells.earlier_names import RESULT, read_result
 from secureafl.lab.cells.experiment import SNAPSHOT, RunSettings
 from secureafl.lab.cells.results import save_table
-from secureafl.lab.sweeps.recipes import Recipe, find_recipe
+from secureafl.lab.sweeps.recipe import Recipe
+from secureafl.lab.sweeps.recipes import find_recipe
 from secureafl.lab.sweeps.sweep_files import parse_sweep
 from secureafl.lab.sweeps.sweep_progress import SweepProgress
 from secureafl.lab.sweeps.workers import run_cells

@@ -29,7 +29,8 @@ from pydantic import Field
 
 from secureafl.errors import SettingsError
 from secureafl.lab.cells.cell import CellSettings
-from secureafl.lab.sweeps.recipes import RECIPES, Recipe, find_recipe
+from secureafl.lab.sweeps.recipe import Recipe
+from secureafl.lab.sweeps.recipes import RECIPES, find_recipe
 from secureafl.settings import Settings, nested
 
 SUFFIX = ".toml"
