@@ -51,7 +51,8 @@ TUNING_ANEW: Mapping[str, tuple[Sequence[Mapping[str, Any]], Mapping[str, Sequen
         {
             "fedbuff": [
                 *({"scale": scale, "clip_norm": 10.0} for scale in (5.0, 10.0, 20.0)),
-                {"scale": 10.0, "clip_norm": 3.0},
+                *({"scale": scale, "clip_norm": 3.0} for scale in (10.0, 20.0)),
+                {"scale": 20.0, "clip_norm": 1.0},
             ],
             "aflguard": [{"max_distance": distance} for distance in (2.0, 3.0, 5.0, 10.0)],
         },
@@ -59,7 +60,10 @@ TUNING_ANEW: Mapping[str, tuple[Sequence[Mapping[str, Any]], Mapping[str, Sequen
     "text": (
         [{**TEXT, "rounds": 2500, "evaluate_every": 125}],
         {
-            "fedbuff": [{"scale": scale, "clip_norm": length} for scale in (10.0, 25.0) for length in (1.0, 10.0)],
+            "fedbuff": [
+                *({"scale": scale, "clip_norm": length} for scale in (10.0, 25.0) for length in (1.0, 10.0)),
+                {"scale": 50.0, "clip_norm": 10.0},
+            ],
             "aflguard": [{"max_distance": distance} for distance in (2.0, 3.0, 5.0, 10.0)],
         },
     ),
