@@ -42,7 +42,7 @@ TUNING_ANEW: Mapping[str, tuple[Sequence[Mapping[str, Any]], Mapping[str, Sequen
     "local": (
         [{**kind, "evaluate_every": kind["rounds"] // 20} for kind in LOCAL_TRAINING[1:]],
         {
-            "fedbuff": [{"scale": scale, "clip_norm": length} for scale in (5.0, 10.0) for length in (0.3, 1.0)],
+            "fedbuff": [{"scale": scale, "clip_norm": length} for scale in (10.0, 25.0) for length in (0.3, 1.0)],
             "aflguard": [{"max_distance": distance} for distance in (1.5, 2.0, 3.0)],
         },
     ),
