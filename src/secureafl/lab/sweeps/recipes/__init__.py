@@ -27,6 +27,12 @@ RECIPES: Mapping[str, Recipe] = {
         row="method, local_steps",
         within="local_steps",
     ),
+    "local-rates": Recipe(
+        "the server's rate where clients train first",
+        scenarios.local_rates,
+        row="method, local_steps, server_lr",
+        within="local_steps",
+    ),
     **{
         f"tuning-{name}": Recipe(about, tuning.tuning_anew(name), row="settings, local_steps", within="local_steps")
         for name, about in (

@@ -61,8 +61,8 @@ many arrivals add nothing."""
 TEXT: Mapping[str, Any] = {"dataset": "king-james", "rounds": 5000, "evaluate_every": 250}
 LOCAL_TRAINING: Sequence[Mapping[str, Any]] = (
     {"rounds": 5000},
-    {"rounds": 2500, "local_steps": 8, "server_lr": 0.2},
-    {"rounds": 540, "local_steps": 37, "server_lr": 0.2},  # an epoch
+    {"rounds": 2500, "local_steps": 8, "server_lr": 0.8},
+    {"rounds": 540, "local_steps": 37, "server_lr": 0.4},  # an epoch
 )
-"""Clients that send a gradient, and such that train first; about as many mini-batches in all. The server's rate for
-these is one over the usual staleness."""
+"""Clients that send a gradient, and such that train first; about as many mini-batches in all. The server's rates for
+these are the best of AsyncSGD's in `local-rates`."""

@@ -140,6 +140,16 @@ def local_training() -> Cells:
     ]
 
 
+def local_rates() -> Cells:
+    """The same without an attack, at several rates of the server."""
+    return [
+        CellSettings(defense=defense, evaluate_every=kind["rounds"] // 20, **{**kind, "server_lr": server_lr})
+        for kind in LOCAL_TRAINING[1:]
+        for defense in ("asyncsgd", "secureafl")
+        for server_lr in (0.2, 0.4, 0.8)
+    ]
+
+
 def compared(task: Mapping[str, Any]) -> Callable[[], Cells]:
     """Some methods under some attacks, on a task of its own."""
 

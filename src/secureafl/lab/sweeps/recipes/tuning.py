@@ -42,7 +42,7 @@ TUNING_ANEW: Mapping[str, tuple[Sequence[Mapping[str, Any]], Mapping[str, Sequen
     "local": (
         [{**kind, "evaluate_every": kind["rounds"] // 20} for kind in LOCAL_TRAINING[1:]],
         {
-            "fedbuff": [{"scale": scale, "clip_norm": length} for scale in (10.0, 25.0) for length in (0.3, 1.0)],
+            "fedbuff": [{"scale": scale, "clip_norm": length} for scale in (10.0, 20.0) for length in (0.3, 1.0)],
             "aflguard": [{"max_distance": distance} for distance in (1.5, 2.0, 3.0)],
         },
     ),
@@ -70,7 +70,11 @@ TUNING_ANEW: Mapping[str, tuple[Sequence[Mapping[str, Any]], Mapping[str, Sequen
 }
 """Tasks on which the rivals were tuned once more, as their limits are lengths, or depend on how alike updates are; and
 what was tried."""
-TUNED_ANEW: Mapping[tuple[str, str, Any], Mapping[str, Any]] = {}
+TUNED_ANEW: Mapping[tuple[str, str, Any], Mapping[str, Any]] = {
+    ("fedbuff", "dataset", "cifar10"): {"scale": 10.0},
+    ("aflguard", "dataset", "cifar10"): {"max_distance": 5.0},
+    ("fedbuff", "dataset", "king-james"): {"scale": 50.0, "clip_norm": 10.0},
+}
 """The same where a defense, a setting and its value ask for something else."""
 
 
