@@ -285,9 +285,10 @@ def test_seeds_are_averaged_before_columns_are_compared() -> None:
     assert best_places(cells) == {("asyncsgd", "scaling")}
 
 
-def test_who_is_alone_in_a_column_is_not_the_best_of_it() -> None:
-    _, _, cells = arrange(RECIPES["matrix"], [finished("asyncsgd", 0.1, 0.99)])
-    assert best_places(cells) == set()
+def test_no_one_is_the_best_of_a_column_in_which_all_are_alike() -> None:
+    for rivals in (["asyncsgd"], ["asyncsgd", "kardam", "basgd"]):
+        _, _, cells = arrange(RECIPES["matrix"], [finished(defense, 0.1, 0.99) for defense in rivals])
+        assert best_places(cells) == set()
 
 
 def test_the_errors_of_a_regression_are_compared_by_share_and_shown_with_three_digits() -> None:

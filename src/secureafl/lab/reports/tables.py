@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -66,18 +65,19 @@ def table_row(recipe: Recipe, settings: Mapping[str, Any]) -> str:
 
 
 def best_places(cells: Mapping[Place, Sequence[Result]], value: Value = published, within: str = "") -> set[Place]:
-    """Where each attack does least harm: error or backdoor, whichever is larger. Who is alone is not the best.
+    """Where each attack does least harm: error or backdoor, whichever is larger. Where all are alike, no one is best.
 
     within  a setting; cells are compared with those that have the same value
     """
     filled = {place: results for place, results in cells.items() if results}
     column = {place: (place[1], setting(results[0]["settings"], within)) for place, results in filled.items()}
-    rivals = Counter(column.values())
-    found = {place: _values(results, value) for place, results in filled.items() if rivals[column[place]] > 1}
+    found = {place: _values(results, value) for place, results in filled.items()}
     harm = {place: max(float(np.mean(one)) for one in values.values()) for place, values in found.items()}
     least = {key: min(harm[place] for place in harm if column[place] == key) for key in map(column.get, harm)}
     ties = {place: TIE * (least[column[place]] if "rmse" in values else 1.0) for place, values in found.items()}
-    return {place for place in harm if harm[place] <= least[column[place]] + ties[place]}
+    best = {place for place in harm if harm[place] <= least[column[place]] + ties[place]}
+    told_apart = {column[place] for place in harm.keys() - best}
+    return {place for place in best if column[place] in told_apart}
 
 
 def ours_text(results: Sequence[Result], value: Value = published, digits: int = 2) -> str:

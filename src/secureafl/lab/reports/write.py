@@ -220,8 +220,8 @@ def html_table(recipe: Recipe, results: Sequence[Result]) -> str:
     note = "TER, TER/ASR under backdoors, or RMSE: mean of the last five evaluations, "
     note += f"{rounds[-1]:,} rounds, {seeds} {'seed' if seeds == 1 else 'seeds'}."
     if best:
-        note += f" Bold: where the larger of error and attack success is least, or no more than {TIE} above the least;"
-        note += f" of RMSE, {TIE:.0%} above it."
+        note += f" Bold: where the larger of error and attack success is least, or no more than {TIE} above the least,"
+        note += f" unless all are; of RMSE, {TIE:.0%} above it."
         if recipe.within:
             note += f" Rows are compared with those of the same {recipe.within.replace('_', ' ')}."
     if paper:
