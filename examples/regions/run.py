@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -100,6 +101,7 @@ def main() -> None:
     parser.add_argument("--reports", type=int, default=8, help="reports of regions after which the top is finished")
     parser.add_argument("--report-every", type=int, default=8, help="updates of clients that make a report")
     given = parser.parse_args()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # whoever stops it stops what it started
     out = given.out.absolute()
     with ExitStack() as stack:
         flower = Flower(out, stack)
