@@ -136,8 +136,8 @@ class CellSettings(Settings):
     local_steps: int = Field(1, ge=1)
     """Mini-batches that a client trains on before it sends how far it came; with 1 it sends the gradient. [P: 1]"""
     local_lr: float = Field(0.01, gt=0.0)
-    """`local_steps` above 1: the clients' learning rate. Their updates are as long as their way, so `server_lr` is near
-    1 / (usual staleness) then. [A]"""
+    """`local_steps` above 1: the clients' learning rate. Their updates are as long as their way, so `server_lr` is
+    between 1 / (usual staleness) and 1 then. [A]"""
     server_lr: float = Field(0.01, gt=0.0)
     """The server's learning rate: 0.01 [P], and 0.1 for King James. [A]"""
     wire: Wire = "float32"
