@@ -30,6 +30,8 @@ from secureafl.lab.sweeps.recipe import Recipe
 from secureafl.lab.sweeps.rows import in_order, method_of, row_of
 
 LINE_CYCLE = ("#2f6690", "#d1495b", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#9aa0a6")
+LEGEND_MARK, LEGEND_LETTER = 0.55, 0.065
+"""Inches that a legend takes for a line beside its name, and for each letter of it."""
 
 
 def main_metric(cells: Sequence[Cell]) -> str:
@@ -229,11 +231,11 @@ def mean_of(curves: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:
 
 
 def shared_legend(figure: Figure, panels: Sequence[Axes]) -> None:
-    """One legend for all panels, above them."""
+    """One legend for all panels, above them, in as many columns as the longest name leaves room for."""
     found = {label: handle for axes in panels for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)}
-    figure.legend(
-        list(found.values()), list(found), loc="outside upper left", ncols=min(8, len(found)), frameon=False, fontsize=8
-    )
+    fitting = int(figure.get_figwidth() / (LEGEND_MARK + LEGEND_LETTER * max(map(len, found), default=0)))
+    columns = max(1, min(8, fitting, len(found)))
+    figure.legend(list(found.values()), list(found), loc="outside upper left", ncols=columns, frameon=False, fontsize=8)
 
 
 def _grid(
