@@ -55,6 +55,33 @@ def test_a_fork_has_what_was_imported_and_each_begins_anew(tmp_path: Path) -> No
     assert done.stdout.split("\n")[:4] == ["forked True 1 ['exits']", "3", "forked True 1 ['ends']", "1"]
 
 
+def test_who_hangs_when_the_command_has_ended_is_ended(tmp_path: Path) -> None:
+    (tmp_path / "hangs.py").write_text(
+        "import os, signal, sys, time\n"
+        "import flwr.supernode.cli\n"
+        "def instead():\n"
+        "    signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
+        "    signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "    open(sys.argv[1], 'w').write(str(os.getpid()))\n"
+        "    time.sleep(600.0)\n"
+        "sys.modules['flwr.supernode.cli.flwr_clientapp'].flwr_clientapp = instead\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
+    pid = tmp_path / "pid"
+    script = f"flwr-clientapp {pid} & while [ ! -s {pid} ]; do sleep 0.1; done"
+    with (tmp_path / "log").open("wb") as log:
+        subprocess.run(
+            [*WARM, "--import", "hangs", "--", "sh", "-c", script],
+            stdout=log,
+            stderr=log,
+            timeout=TIMEOUT,
+            env=environment,
+            check=True,
+        )
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(pid.read_text()), 0)
+
+
 def test_without_the_process_that_forks_the_command_is_flowers_own() -> None:
     script = 'rm "$(dirname "$(command -v flwr-clientapp)")/socket"; flwr-clientapp; echo code $?'
     done = warm("--", "sh", "-c", script)

@@ -24,6 +24,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
@@ -35,6 +36,8 @@ CLIENT_APP = "flwr-clientapp"
 ENTRY = "flwr.supernode.cli.flwr_clientapp"
 """Where Flower keeps that command's function, `flwr_clientapp`."""
 POLL_SECONDS = 0.5
+GRACE_SECONDS = 5.0
+"""What a ClientApp whose SuperNode has ended may still take before it is killed."""
 
 _COMMAND = """#!/bin/sh
 exec {python} -IS {script} "$@"
@@ -68,14 +71,17 @@ def run_warm(command: Sequence[str], imports: Sequence[str]) -> int:
             child = subprocess.Popen(command, env={**os.environ, "PATH": path})
         except OSError as error:
             raise SettingsError(f"cannot start {command[0]!r}: {error.strerror}") from None
+        forked: list[int] = []
         try:
             _hand_signals_to(child)
             _import_all([ENTRY, *imports])
-            _fork_for(listener, child)
+            _fork_for(listener, child, forked)
         finally:
             if child.poll() is None:
                 child.terminate()
-        return child.wait()
+            code = child.wait()
+            _end(forked)
+        return code
 
 
 def _write_command(directory: Path) -> None:
@@ -110,12 +116,11 @@ def _import_all(names: Sequence[str]) -> None:
             )
 
 
-def _fork_for(listener: socket.socket, child: subprocess.Popen[bytes]) -> None:
-    """Fork for everyone who asks, until the command has ended."""
+def _fork_for(listener: socket.socket, child: subprocess.Popen[bytes], forked: list[int]) -> None:
+    """Fork for everyone who asks, until the command has ended; `forked` has who has not."""
     listener.settimeout(POLL_SECONDS)
-    forked: list[int] = []
     while child.poll() is None:
-        forked = [pid for pid in forked if os.waitpid(pid, os.WNOHANG) == (0, 0)]
+        forked[:] = _alive(forked)
         try:
             asking, _ = listener.accept()
         except TimeoutError:
@@ -127,6 +132,20 @@ def _fork_for(listener: socket.socket, child: subprocess.Popen[bytes]) -> None:
                 listener.close()
                 _be_client_app(asking)
             forked.append(pid)
+
+
+def _alive(forked: Sequence[int]) -> list[int]:
+    return [pid for pid in forked if os.waitpid(pid, os.WNOHANG) == (0, 0)]
+
+
+def _end(forked: Sequence[int]) -> None:
+    """A ClientApp without its SuperNode may try to reach it for ever: no one is left to answer."""
+    deadline = time.monotonic() + GRACE_SECONDS
+    while (forked := _alive(forked)) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    for pid in forked:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
 
 
 def _be_client_app(asking: socket.socket) -> NoReturn:
