@@ -60,9 +60,9 @@ CIFAR10: Mapping[str, Any] = {
 many arrivals add nothing."""
 TEXT: Mapping[str, Any] = {"dataset": "king-james", "rounds": 5000, "evaluate_every": 250}
 LOCAL_TRAINING: Sequence[Mapping[str, Any]] = (
-    {"rounds": 5000},
-    {"rounds": 2500, "local_steps": 8, "server_lr": 0.8},
-    {"rounds": 540, "local_steps": 37, "server_lr": 0.4},  # an epoch
+    {"rounds": 5000, "evaluate_every": 250},
+    {"rounds": 2500, "evaluate_every": 125, "local_steps": 8, "server_lr": 0.8},
+    {"rounds": 540, "evaluate_every": 27, "local_steps": 37, "server_lr": 0.4},  # an epoch
 )
-"""Clients that send a gradient, and such that train first; about as many mini-batches in all. The server's rates for
-these are the best of AsyncSGD's in `local-rates`."""
+"""Clients that send a gradient, and such that train first, on 20,000 mini-batches in all. The server's rates for these
+are the best of AsyncSGD's in `local-rates`."""
