@@ -20,6 +20,11 @@ def warm(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([*WARM, *arguments], capture_output=True, text=True, timeout=TIMEOUT)
 
 
+def importing_from(folder: Path) -> dict[str, str]:
+    """The environment in which modules of this folder are found."""
+    return {**os.environ, "PYTHONPATH": f"{folder}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
+
+
 def test_a_client_app_is_a_fork_of_what_was_imported_and_its_exit_code_comes_back() -> None:
     done = warm(
         "--import", "colorsys", "--", "sh", "-c", "flwr-clientapp --help; echo first $?; flwr-clientapp; echo second $?"
@@ -43,14 +48,13 @@ def test_a_fork_has_what_was_imported_and_each_begins_anew(tmp_path: Path) -> No
         "    os._exit(7) if sys.argv[1] == 'ends' else sys.exit(3)\n"
         "sys.modules['flwr.supernode.cli.flwr_clientapp'].flwr_clientapp = instead\n"
     )
-    environment = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
     script = "flwr-clientapp exits; echo $?; flwr-clientapp ends; echo $?"
     done = subprocess.run(
         [*WARM, "--import", "seen", "--", "sh", "-c", script],
         capture_output=True,
         text=True,
         timeout=TIMEOUT,
-        env=environment,
+        env=importing_from(tmp_path),
     )
     assert done.stdout.split("\n")[:4] == ["forked True 1 ['exits']", "3", "forked True 1 ['ends']", "1"]
 
@@ -66,7 +70,6 @@ def test_who_hangs_when_the_command_has_ended_is_ended(tmp_path: Path) -> None:
         "    time.sleep(600.0)\n"
         "sys.modules['flwr.supernode.cli.flwr_clientapp'].flwr_clientapp = instead\n"
     )
-    environment = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
     pid = tmp_path / "pid"
     script = f"flwr-clientapp {pid} & while [ ! -s {pid} ]; do sleep 0.1; done"
     with (tmp_path / "log").open("wb") as log:
@@ -75,7 +78,7 @@ def test_who_hangs_when_the_command_has_ended_is_ended(tmp_path: Path) -> None:
             stdout=log,
             stderr=log,
             timeout=TIMEOUT,
-            env=environment,
+            env=importing_from(tmp_path),
             check=True,
         )
     with pytest.raises(ProcessLookupError):
@@ -124,8 +127,7 @@ def test_a_module_that_starts_a_thread_is_refused(tmp_path: Path) -> None:
     (tmp_path / "threaded.py").write_text(
         "import threading, time\nthreading.Thread(target=time.sleep, args=(60,), daemon=True).start()\n"
     )
-    environment = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
     command = [*WARM, "--import", "threaded", "--", "sleep", "60"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT, env=environment)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT, env=importing_from(tmp_path))
     assert done.returncode == 2
     assert "'threaded' starts a thread" in " ".join(done.stderr.split())

@@ -88,6 +88,7 @@ def test_a_text_is_learned_by_each_client_from_its_own_stretch() -> None:
     assert {(cell.dataset, cell.partition, cell.rounds, cell.evaluate_every) for cell in cells} == {
         ("king-james", "time-blocks", 5000, 250)
     }
+    assert {cell.defense_settings["scale"] for cell in cells if cell.defense == "fedbuff"} == {50.0}  # tuned anew
 
 
 def test_rows_of_local_training_name_the_method_and_its_steps() -> None:

@@ -135,6 +135,7 @@ def _fork_for(listener: socket.socket, child: subprocess.Popen[bytes], forked: l
 
 
 def _alive(forked: Sequence[int]) -> list[int]:
+    """Who has not ended; of who has, nothing is left in the system's table."""
     return [pid for pid in forked if os.waitpid(pid, os.WNOHANG) == (0, 0)]
 
 

@@ -252,20 +252,15 @@ def plot_timeline(axes: Axes, cell: Cell) -> None:
 
 
 def save(figure: Figure, path: Path) -> Path:
-    """As PNG and as PDF; the PNG's path."""
+    """As PDF, and as PNG in 256 colours, which take a third of the bytes and look the same; the PNG's path."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path.with_suffix(".pdf"))
-    return save_png(figure, path.with_suffix(".png"))
-
-
-def save_png(figure: Figure, path: Path, dpi: int = 150) -> Path:
-    """In 256 colours, which a plot does not exceed by much: a third of the bytes."""
+    figure.savefig(path.with_suffix(".pdf"), dpi=150)
     drawn = io.BytesIO()
-    figure.savefig(drawn, format="png", dpi=dpi)
+    figure.savefig(drawn, format="png", dpi=150)
     with Image.open(drawn) as image:
         few = image.convert("RGB").quantize(256, method=Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE)
-    few.save(path, format="PNG", optimize=True)
-    return path
+    few.save(path.with_suffix(".png"), optimize=True)
+    return path.with_suffix(".png")
 
 
 def grid_shape(count: int, most_columns: int = 4) -> tuple[int, int]:

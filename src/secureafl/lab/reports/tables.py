@@ -73,7 +73,7 @@ def best_places(cells: Mapping[Place, Sequence[Result]], value: Value = publishe
     column = {place: (place[1], setting(results[0]["settings"], within)) for place, results in filled.items()}
     found = {place: _values(results, value) for place, results in filled.items()}
     harm = {place: max(float(np.mean(one)) for one in values.values()) for place, values in found.items()}
-    least = {key: min(harm[place] for place in harm if column[place] == key) for key in map(column.get, harm)}
+    least = {key: min(harm[place] for place in harm if column[place] == key) for key in set(column.values())}
     ties = {place: TIE * (least[column[place]] if "rmse" in values else 1.0) for place, values in found.items()}
     best = {place for place in harm if harm[place] <= least[column[place]] + ties[place]}
     told_apart = {column[place] for place in harm.keys() - best}

@@ -65,11 +65,11 @@ RECIPES: Mapping[str, Recipe] = {
     ),
     "cifar10": Recipe(
         "CIFAR-10 with a network and a rate that learn it",
-        scenarios.compared(CIFAR10),
+        scenarios.on_task(CIFAR10),
     ),
     "text": Recipe(
         "the next character of a text, a stretch of it for each client",
-        scenarios.compared(TEXT),
+        scenarios.on_task(TEXT),
     ),
     "demo": Recipe("a first look: two defenses, three attacks, a small network", scenarios.demo),
     "matrix": Recipe("every defense against every attack, briefly", scenarios.matrix),

@@ -127,11 +127,8 @@ def look_alikes() -> Cells:
 
 def local_training() -> Cells:
     return [
-        CellSettings(
-            defense=defense, attack=attack, defense_settings=dict(settings), evaluate_every=rounds // 20, **kind
-        )
+        CellSettings(defense=defense, attack=attack, defense_settings=dict(settings), **kind)
         for kind in LOCAL_TRAINING
-        for rounds in (int(kind["rounds"]),)
         for defense, settings in (
             *((defense, tuned(defense, "local_steps", kind.get("local_steps"))) for defense in COMPARED),
             ("secureafl", PAPER),
@@ -143,14 +140,14 @@ def local_training() -> Cells:
 def local_rates() -> Cells:
     """The same without an attack, at several rates of the server."""
     return [
-        CellSettings(defense=defense, evaluate_every=kind["rounds"] // 20, **{**kind, "server_lr": server_lr})
+        CellSettings(defense=defense, **{**kind, "server_lr": server_lr})
         for kind in LOCAL_TRAINING[1:]
         for defense in ("asyncsgd", "secureafl")
         for server_lr in (0.2, 0.4, 0.8)
     ]
 
 
-def compared(task: Mapping[str, Any]) -> Callable[[], Cells]:
+def on_task(task: Mapping[str, Any]) -> Callable[[], Cells]:
     """Some methods under some attacks, on a task of its own."""
 
     def make() -> Cells:

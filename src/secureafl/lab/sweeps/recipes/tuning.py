@@ -40,7 +40,7 @@ TUNED: Mapping[str, Mapping[str, Any]] = {
 """What the `tuning` sweep found best, by defense."""
 TUNING_ANEW: Mapping[str, tuple[Sequence[Mapping[str, Any]], Mapping[str, Sequence[Mapping[str, Any]]]]] = {
     "local": (
-        [{**kind, "evaluate_every": kind["rounds"] // 20} for kind in LOCAL_TRAINING[1:]],
+        LOCAL_TRAINING[1:],
         {
             "fedbuff": [{"scale": scale, "clip_norm": length} for scale in (10.0, 20.0) for length in (0.3, 1.0)],
             "aflguard": [{"max_distance": distance} for distance in (1.5, 2.0, 3.0)],
