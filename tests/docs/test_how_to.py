@@ -16,7 +16,7 @@ from secureafl.lab.cells.build import deal
 from secureafl.lab.cells.cell import CellSettings
 from secureafl.lab.cells.experiment import run_cell
 from secureafl.lab.data import DATASETS, load
-from secureafl.lab.sweeps.rows import row_of
+from secureafl.lab.sweeps.naming import row_of
 from secureafl.lab.sweeps.sweep_files import find_sweep
 
 PAGES = Path(__file__).parents[2] / "docs" / "how-to"

@@ -5,10 +5,10 @@ import pytest
 from secureafl.errors import SettingsError
 from secureafl.lab.attacks import ATTACKS
 from secureafl.lab.cells.build import draw_malicious
+from secureafl.lab.sweeps.naming import row_of
 from secureafl.lab.sweeps.recipes import RECIPES, find_recipe
 from secureafl.lab.sweeps.recipes.compared import NEW_ATTACKS
 from secureafl.lab.sweeps.recipes.paper import paper_results, paper_table
-from secureafl.lab.sweeps.rows import row_of
 
 
 def test_every_recipe_has_cells_without_repetition() -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from secureafl.errors import SettingsError, UnknownSettingError
-from secureafl.lab.sweeps.rows import row_of
+from secureafl.lab.sweeps.naming import row_of
 from secureafl.lab.sweeps.sweep_files import find_sweep, parse_sweep, sweep_name
 
 GRID = """

@@ -18,8 +18,8 @@ from secureafl.lab.cells.earlier_names import RESULT, read_result
 from secureafl.lab.reports.plots import Cell, draw_cell, read_cell, save, title
 from secureafl.lab.reports.sweep_plots import draw_overlay
 from secureafl.lab.reports.write import cell_table, draw_all, html_table, sweep_table, write_report
+from secureafl.lab.sweeps.naming import row_of, setting
 from secureafl.lab.sweeps.recipe import Recipe
-from secureafl.lab.sweeps.rows import row_of, setting
 from secureafl.lab.sweeps.sweep import CELLS, read_recipe, read_sweep
 from secureafl.lab.sweeps.sweep_files import flat
 

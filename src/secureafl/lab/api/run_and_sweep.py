@@ -16,9 +16,9 @@ from secureafl.lab.cells.cell import CellSettings
 from secureafl.lab.cells.earlier_names import RESULT
 from secureafl.lab.cells.experiment import RunSettings
 from secureafl.lab.simulation.task import check_device
+from secureafl.lab.sweeps.naming import row_of
 from secureafl.lab.sweeps.recipe import Recipe, changed
 from secureafl.lab.sweeps.recipes import RECIPES
-from secureafl.lab.sweeps.rows import row_of
 from secureafl.lab.sweeps.sweep import CELLS, forget_unseen, run_sweep
 from secureafl.lab.sweeps.sweep_files import SweepFile, find_sweep, flat, grid_recipe
 from secureafl.lab.sweeps.sweep_progress import CellProgress

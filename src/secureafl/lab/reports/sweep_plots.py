@@ -26,8 +26,8 @@ from secureafl.lab.reports.plots import (
     title,
 )
 from secureafl.lab.reports.tables import FAIRNESS, fairness_of, published
+from secureafl.lab.sweeps.naming import in_order, method_of, row_of
 from secureafl.lab.sweeps.recipe import Recipe
-from secureafl.lab.sweeps.rows import in_order, method_of, row_of
 
 LINE_CYCLE = ("#2f6690", "#d1495b", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#9aa0a6")
 LEGEND_MARK, LEGEND_LETTER = 0.55, 0.065

@@ -12,9 +12,9 @@ import numpy as np
 from secureafl.errors import SettingsError
 from secureafl.lab.cells.cell import CellSettings
 from secureafl.lab.reports.plots import Cell, title
+from secureafl.lab.sweeps.naming import in_order, method_of, row_of, setting
 from secureafl.lab.sweeps.recipe import Recipe
 from secureafl.lab.sweeps.recipes.paper import paper_table
-from secureafl.lab.sweeps.rows import in_order, method_of, row_of, setting
 
 Result = Mapping[str, Any]
 Value = Callable[[Result, str], float]

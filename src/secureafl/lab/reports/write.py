@@ -40,9 +40,9 @@ from secureafl.lab.reports.tables import (
     recall_markdown,
     recalls,
 )
+from secureafl.lab.sweeps.naming import row_of
 from secureafl.lab.sweeps.recipe import Recipe
 from secureafl.lab.sweeps.recipes.paper import paper_table
-from secureafl.lab.sweeps.rows import row_of
 from secureafl.lab.sweeps.sweep import CELLS, read_recipe, read_sweep
 
 Result = Mapping[str, Any]
