@@ -60,7 +60,7 @@ CIFAR10: Mapping[str, Any] = {
 many arrivals add nothing."""
 TEXT: Mapping[str, Any] = {"dataset": "king-james", "rounds": 5000, "evaluate_every": 250}
 LOCAL_TRAINING: Sequence[Mapping[str, Any]] = (
-    {"rounds": 5000, "evaluate_every": 250},
+    {"rounds": 20_000, "evaluate_every": 1000},
     {"rounds": 2500, "evaluate_every": 125, "local_steps": 8, "server_lr": 0.8},
     {"rounds": 540, "evaluate_every": 27, "local_steps": 37, "server_lr": 0.4},  # an epoch
 )
