@@ -134,6 +134,7 @@ def test_a_setting_is_marked_where_it_was_run_and_alike_in_every_panel() -> None
     ]
     for panel in draw_lines(cells, recipe).axes:
         assert panel.get_xticks().tolist() == [5.0, 50.0]
+        assert panel.get_xscale() == "log", "the largest is ten times the smallest"
         assert np.asarray(panel.get_lines()[0].get_ydata())[-1] == 0.2  # of the published model
 
 

@@ -30,6 +30,8 @@ from secureafl.lab.sweeps.naming import in_order, method_of, row_of
 from secureafl.lab.sweeps.recipe import Recipe
 
 LINE_CYCLE = ("#2f6690", "#d1495b", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#9aa0a6")
+WIDE = 10.0
+"""From this ratio of the largest to the smallest on, a setting is drawn on a logarithmic axis."""
 LEGEND_MARK, LEGEND_LETTER = 0.55, 0.065
 """Inches that a legend takes for a line beside its name, and for each letter of it."""
 
@@ -129,7 +131,7 @@ def draw_timeline(cell: Cell, name: str) -> Figure:
 
 
 def draw_lines(cells: Sequence[Cell], recipe: Recipe) -> Figure:
-    """A setting along x, the error along y: one panel per attack, one line per method."""
+    """A setting along x, the error along y: one panel per attack, one line per method, a small dot for each seed."""
     groups, metric = by_attack(cells), main_metric(cells)
     colours = row_colours([method_of(cell.settings) for cell in cells])
     rows, columns = grid_shape(len(groups))
@@ -142,6 +144,8 @@ def draw_lines(cells: Sequence[Cell], recipe: Recipe) -> Figure:
                 if method_of(cell.settings) == method:
                     points.setdefault(float(row_of(recipe, cell.settings)), []).append(published(cell.result, metric))
             x = sorted(points)
+            seeds = [(value, error) for value in x for error in points[value]]
+            axes.plot(*zip(*seeds, strict=True), ".", color=colours[method], markersize=3, alpha=0.5)
             axes.plot(
                 x,
                 [np.mean(points[value]) for value in x],
@@ -155,7 +159,11 @@ def draw_lines(cells: Sequence[Cell], recipe: Recipe) -> Figure:
         if metric == "ter":
             axes.set_ylim(0.0, 1.0)
         tidy(axes)
-    panels[0].set_xticks(sorted({float(row_of(recipe, cell.settings)) for cell in cells}))  # no others were run
+    run = sorted({float(row_of(recipe, cell.settings)) for cell in cells})
+    if 0.0 < run[0] * WIDE <= run[-1]:
+        panels[0].set_xscale("log")
+        panels[0].minorticks_off()
+    panels[0].set_xticks(run, [f"{value:,g}" for value in run])  # no others were run
     for axes in panels[max(0, len(groups) - columns) : len(groups)]:  # each column's lowest, also beside a gap
         axes.tick_params(labelbottom=True)
     for axes in panels[len(groups) :]:
