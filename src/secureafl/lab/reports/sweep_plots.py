@@ -144,8 +144,6 @@ def draw_lines(cells: Sequence[Cell], recipe: Recipe) -> Figure:
                 if method_of(cell.settings) == method:
                     points.setdefault(float(row_of(recipe, cell.settings)), []).append(published(cell.result, metric))
             x = sorted(points)
-            seeds = [(value, error) for value in x for error in points[value]]
-            axes.plot(*zip(*seeds, strict=True), ".", color=colours[method], markersize=3, alpha=0.5)
             axes.plot(
                 x,
                 [np.mean(points[value]) for value in x],
@@ -155,6 +153,8 @@ def draw_lines(cells: Sequence[Cell], recipe: Recipe) -> Figure:
                 markersize=3,
                 label=title(method),
             )
+            seeds = [(value, error) for value in x for error in points[value]]
+            axes.plot(*zip(*seeds, strict=True), ".", color=colours[method], markersize=3, alpha=0.5)
         axes.set_title(title(attack), fontsize=9, loc="left")
         if metric == "ter":
             axes.set_ylim(0.0, 1.0)

@@ -57,7 +57,7 @@ CIFAR10: Mapping[str, Any] = {
     "evaluate_every": 500,
 }
 """CIFAR-10 as two cores can learn it: the main table's network instead of ResNet-20, and five times its rate. Twice as
-many arrivals add nothing."""
+many arrivals add little."""
 TEXT: Mapping[str, Any] = {"dataset": "king-james", "rounds": 5000, "evaluate_every": 250}
 LOCAL_TRAINING: Sequence[Mapping[str, Any]] = (
     {"rounds": 20_000, "evaluate_every": 1000},
